@@ -1,0 +1,40 @@
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-slow check bench format clean help
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+demo: $(READY)   ## compare kernels with and without privacy noise; figure and table in results/
+	@$(BIN)/privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2 --noise gaussian:0.2 --out results/kernels
+
+test: $(READY)   ## the tests (about two minutes on two cores)
+	$(BIN)/pytest -n auto -m "not slow"
+
+test-slow: $(READY) ## long fault, deployment and browser tests
+	$(BIN)/pytest -m slow
+
+check: $(READY)  ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## the benchmarks: speeds as ratios inside one run
+	$(BIN)/python -m benchmarks
+
+format: $(READY) ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## forget the environment and the results
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The environment is rebuilt when the requirements change. Everything is pinned in constraints.txt.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "privfair needs Python 3.11 or newer; found " + sys.version'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)

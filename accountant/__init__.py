@@ -1,0 +1,1 @@
+"""Privacy accounting: events, their composition, calibration, a ledger and budgets. No torch behind it."""

@@ -1,0 +1,45 @@
+"""Errors that say what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+import math
+
+
+class InputError(ValueError):
+    """A value somebody gave breaks a rule.
+
+    Every such message has the same four parts, so that a person can act on it:
+    the name of the value, the rule it breaks, what was found, and the remedy.
+    """
+
+    def __init__(self, name: str, rule: str, found: object, remedy: str = "") -> None:
+        self.name = name
+        self.rule = rule
+        self.found = found
+        self.remedy = remedy
+        super().__init__(f"{name} {rule}; found {found!r}." + (f" {remedy}" if remedy else ""))
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
+        """Survive the way back from a worker process."""
+        return type(self), (self.name, self.rule, self.found, self.remedy)
+
+
+def require_positive(name: str, value: float, remedy: str = "") -> float:
+    """The value as a float, if it is a finite number above zero; otherwise `InputError`."""
+    number = require_finite(name, value, remedy)
+    if number <= 0:
+        raise InputError(name, "must be above 0", value, remedy)
+    return number
+
+
+def require_finite(name: str, value: float, remedy: str = "") -> float:
+    """The value as a float, if it is a finite number; otherwise `InputError`."""
+    if isinstance(value, bool):
+        raise InputError(name, "must be a number", value, remedy)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(name, "must be a number", value, remedy) from None
+    if not math.isfinite(number):
+        raise InputError(name, "must be finite", value, remedy)
+    return number

@@ -1,0 +1,57 @@
+"""How many sorted values lie at or below a point: an even grid finds the place, binary search helps in crowds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.arrays import FloatArray
+
+_CELLS_PER_VALUE = 4
+_CROWD = 4  # cells with more values than this are left to binary search
+_FEW_POINTS = 1 << 10  # below this, binary search has less overhead
+
+
+class SortedIndex:
+    """Counts of sorted values up to a point.
+
+    Binary search of a million points among two thousand values takes 80 ns a point, nearly all of it mispredicted
+    branches; the grid takes 8. Scores crowd at the ends of their range, so crowded cells keep binary search.
+    """
+
+    def __init__(self, values: FloatArray) -> None:
+        """`values` are sorted and distinct."""
+        self._values = values
+        self._low, span = float(values[0]), float(values[-1] - values[0])
+        self._cells = _CELLS_PER_VALUE * values.size
+        self._cells_per_unit = self._cells / span if span > 0 else math.inf
+        if math.isfinite(self._cells_per_unit) and math.isfinite(span):
+            # values are put into cells by the same rounding as points, so that no value is missed
+            per_cell = np.bincount(self._cell(values), minlength=self._cells + 1)
+            self._before = np.cumsum(per_cell) - per_cell
+            self._crowded = per_cell > _CROWD
+            self._steps = int(min(per_cell.max(), _CROWD))
+            self._padded = np.append(values, np.inf)
+        else:
+            self._steps = 0
+
+    def count_up_to(self, points: FloatArray) -> NDArray[np.intp]:
+        """For each point, the number of values ≤ it."""
+        if not self._steps or points.size < _FEW_POINTS:
+            return np.searchsorted(self._values, points, side="right")
+        cell = self._cell(points)
+        count = self._before.take(cell)
+        for _ in range(self._steps):
+            count += self._padded.take(count) <= points
+        crowded = np.flatnonzero(self._crowded.take(cell))
+        if crowded.size:
+            count[crowded] = np.searchsorted(self._values, points[crowded], side="right")
+        return count
+
+    def _cell(self, points: FloatArray) -> NDArray[np.intp]:
+        position = (points - self._low) * self._cells_per_unit
+        np.clip(position, 0, self._cells, out=position)
+        cell: NDArray[np.intp] = np.nan_to_num(position, copy=False).astype(np.intp)
+        return cell

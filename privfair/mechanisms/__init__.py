@@ -1,0 +1,5 @@
+"""Noise that protects what a client shares."""
+
+from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
+
+__all__ = ["GaussianNoise", "LaplaceNoise", "Noise"]

@@ -1,0 +1,23 @@
+"""What the README shows in Python runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_python_blocks_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), {})
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8"))
+    assert targets
+    for target in targets:
+        if "://" not in target:
+            assert (README.parent / target).exists(), target
