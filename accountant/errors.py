@@ -13,6 +13,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, name: str, rule: str, found: object, remedy: str = "") -> None:
+        """Put the four parts together."""
         self.name = name
         self.rule = rule
         self.found = found
@@ -22,6 +23,10 @@ class InputError(ValueError):
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
         """Survive the way back from a worker process."""
         return type(self), (self.name, self.rule, self.found, self.remedy)
+
+
+class Refused(RuntimeError):
+    """The input is fine and the answer is no: over budget, a broken chain, a token used twice."""
 
 
 def require_positive(name: str, value: float, remedy: str = "") -> float:

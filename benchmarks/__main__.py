@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["kernels"]
+ALL = ["kernels", "accounting", "ledger"]
 
 
 def main() -> int:

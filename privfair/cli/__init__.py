@@ -6,9 +6,10 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from accountant.errors import InputError
-from privfair.cli import kernels
+from accountant.errors import InputError, Refused
+from privfair.cli import audit, budget, calibrate, kernels
 
 app = typer.Typer(
     name="privfair",
@@ -17,6 +18,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated training that is fair over all the data, with its privacy cost written down.",
 )
+app.command()(audit.audit)
+app.add_typer(budget.app, name="budget")
+app.command()(calibrate.calibrate)
 app.command()(kernels.kernels)
 
 
@@ -38,16 +42,19 @@ def _options(
 
 
 def main() -> None:
-    """Run a command. Bad input is explained on stderr, without a traceback, and the exit code is 2."""
+    """Run a command; what goes wrong is explained on stderr, without a traceback.
+
+    Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice).
+    """
     try:
         app()
     except InputError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {_plain(error)}")
+        _explain(error)
         sys.exit(2)
+    except Refused as error:
+        _explain(error)
+        sys.exit(1)
 
 
-def _plain(error: Exception) -> str:
-    """The message with nothing that Rich would take for markup."""
-    from rich.markup import escape
-
-    return escape(str(error))
+def _explain(error: Exception) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")

@@ -19,7 +19,7 @@ class Elementwise(torch.autograd.Function):
         return torch.as_tensor(evaluate(function, array, order), dtype=x.dtype, device=x.device)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG004 - torch's signature
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep what the gradient needs."""
         x, ctx.function, ctx.order = inputs
         ctx.save_for_backward(x)
@@ -32,7 +32,7 @@ class Elementwise(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any,  # noqa: ARG004 - torch's signature
+        info: Any,
         in_dims: tuple[int | None, ...],
         x: torch.Tensor,
         function: SmoothFunction,

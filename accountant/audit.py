@@ -1,0 +1,224 @@
+"""An audit: are the books intact, and what has been spent on each dataset, by whom, through which channel?
+
+Everything is derived from the chained rows in one pass; the cached totals are only compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from accountant import books, chain
+from accountant.books import DatasetState
+from accountant.budget import Budget, require_delta
+from accountant.burndown import Point, budget_left, burn_down
+from accountant.chain import Head, LedgerBroken
+from accountant.exposure import Epsilon, Exposure
+from accountant.ledger import Ledger
+from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from accountant.signing import OwnerKey
+from accountant.spending import Source, worst_record
+from accountant.tally import BudgetChange, Segment, Tally, View, view
+from accountant.totals import Totals, derive_totals
+from accountant.verify import ChainCheck, Problem
+
+DEFAULT_DELTA = 1e-5
+# Cached totals are sums in another order than the audit's.
+SAME = 1e-9
+BURN_DOWN_POINTS = 100
+
+
+@dataclass(frozen=True)
+class Line:
+    """The spending of one client, group, channel or run: releases made, and ε of its worst record."""
+
+    name: str
+    releases: int
+    epsilon: Epsilon | None
+
+
+@dataclass(frozen=True)
+class DatasetAudit:
+    """What was spent on one dataset. ε is None where none is claimed: for simulations.
+
+    changing: per attribute, ε between datasets in which one person is in another of its groups.
+    """
+
+    state: DatasetState
+    delta: float
+    releases: int
+    epsilon: Epsilon | None
+    spent: float | None
+    by_client: tuple[Line, ...]
+    by_group: tuple[Line, ...]
+    changing: tuple[Line, ...]
+    by_channel: tuple[Line, ...]
+    by_run: tuple[Line, ...]
+    budget_changes: tuple[BudgetChange, ...]
+    burn_down: tuple[Point, ...]
+
+    @property
+    def left(self) -> float | None:
+        """The share of the budget that is left; None without a budget."""
+        budget = self.state.budget
+        return None if budget is None or self.spent is None else budget_left(budget, self.spent)
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether some record has spent more than the budget."""
+        return self.left is not None and self.left < -SAME
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """The outcome of an audit. `fine` is the answer in one word."""
+
+    ledger: str
+    ledger_id: str
+    rows: int
+    head: Head
+    signatures: str
+    problems: tuple[Problem, ...]
+    problems_found: int
+    datasets: tuple[DatasetAudit, ...]
+
+    @property
+    def verified(self) -> bool:
+        """Whether the books are intact."""
+        return self.problems_found == 0
+
+    @property
+    def fine(self) -> bool:
+        """Whether the books are intact and every budget is kept."""
+        return self.verified and not any(dataset.exceeded for dataset in self.datasets)
+
+
+def audit(
+    ledger: Ledger,
+    *,
+    delta: float | None = None,
+    pld: bool = True,
+    heads: Collection[str] = (),
+    key: OwnerKey | None = None,
+) -> AuditReport:
+    """The report on a ledger, in one pass over its rows and in memory that does not grow with them.
+
+    delta: for every ε; left out, each budget's own, or 1e-5 where there is no budget.
+    heads: hashes noted in statements; one that is not in the ledger means that rows were cut off or replaced.
+    key: the owner's key, to check signatures.
+    """
+    noted = [chain.require_hash("head", head) for head in heads]
+    check = ChainCheck(ledger.signed_by, key, noted)
+    with ledger.reading() as connection:
+        head = chain.noted_head(connection)
+        tally = Tally(check, chain.read_sources(connection), head.sequence // BURN_DOWN_POINTS)
+        batch = max(1, min(256, tally.segment_rows))
+        try:
+            for rows in check.passing(chain.stream(connection, batch), tally.sources):
+                tally.add(rows)
+        except LedgerBroken as error:
+            check.report(0, str(error))
+        check.finish(head)
+        tally.close()
+        counts = tally.totals()
+        _compare_caches(connection, tally, counts)
+    audits = tuple(
+        _dataset(state, delta, pld, counts, tally.segments, tally.budgets.get(name, []))
+        for name, state in sorted(tally.states.items())
+    )
+    return AuditReport(
+        ledger.url, ledger.ledger_id, check.rows, check.head, _signatures(ledger, key), tuple(check.problems),
+        check.found, audits,
+    )  # fmt: skip
+
+
+def _dataset(
+    state: DatasetState,
+    delta: float | None,
+    pld: bool,
+    all_counts: dict[Source, int],
+    segments: list[Segment],
+    changes: list[BudgetChange],
+) -> DatasetAudit:
+    counts = {source: count for source, count in all_counts.items() if source.dataset == state.name}
+    budget = state.budget
+    chosen = delta if delta is not None else budget.delta if budget else DEFAULT_DELTA
+    require_delta(chosen, budget.people if budget else None)
+    exposure = Exposure(chosen, with_pld=pld)
+    whole = view(counts)
+
+    def lines(column: str, names: Iterable[str]) -> tuple[Line, ...]:
+        result = []
+        for name in sorted(names):
+            chosen_counts = {source: count for source, count in counts.items() if getattr(source, column) == name}
+            if column == "client":
+                found = exposure.of_worst(whole, client=name)
+            elif column == "group":
+                found = exposure.of_worst(whole, group=name)
+            else:
+                found = exposure.of_worst(view(chosen_counts))
+            result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found))
+        return tuple(result)
+
+    return DatasetAudit(
+        state,
+        chosen,
+        sum(counts.values()),
+        None if state.simulation else exposure.of_worst(whole),
+        _spent(budget, counts) if budget else None,
+        lines("client", {source.client for source in counts}),
+        lines("group", {group for _, group in whole if group}),
+        _changing(state, whole, exposure),
+        lines("channel", {source.channel for source in counts}),
+        lines("run", {source.run for source in counts}),
+        tuple(changes),
+        () if state.simulation else tuple(burn_down(state.name, segments, changes, chosen)),
+    )
+
+
+def _changing(state: DatasetState, whole: View, exposure: Exposure) -> tuple[Line, ...]:
+    if state.simulation or state.neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
+        return ()
+    groups = {group for _, group in whole if group}
+    result = []
+    for attribute in sorted({group.partition("=")[0] for group in groups}):
+        releases = sum(sum(counts.values()) for (_, group), counts in whole.items()
+                       if group.partition("=")[0] == attribute)  # fmt: skip
+        result.append(Line(attribute, releases, Epsilon(exposure.of_changing(whole, attribute))))
+    return tuple(result)
+
+
+def _spent(budget: Budget, counts: dict[Source, int]) -> float:
+    rows = ((source.client, source.group, source.body, count) for source, count in counts.items())
+    return worst_record(derive_totals(budget, rows))[0]
+
+
+def _compare_caches(connection: Connection, tally: Tally, counts: dict[Source, int]) -> None:
+    """Report where the small tables beside the chain do not say what the rows say."""
+    cached = {state.name: state for state in books.read_states(connection)}
+    for name in sorted(cached.keys() | tally.states.keys()):
+        state = tally.states.get(name)
+        if cached.get(name) != state:
+            tally.check.report(0, f"what is kept about dataset {name!r} differs from what its rows say")
+        if state is None or state.budget is None:
+            continue
+        rows = ((s.client, s.group, s.body, count) for s, count in counts.items() if s.dataset == name)
+        derived = derive_totals(state.budget, rows)
+        try:
+            kept = Totals().now(connection, name, state.budget, tally.check.head).spent
+        except LedgerBroken as error:
+            tally.check.report(0, f"the totals kept for dataset {name!r} cannot be checked: {error}")
+            continue
+        if derived.keys() != kept.keys() or not all(
+            math.isclose(derived[payer], kept[payer], rel_tol=SAME) for payer in derived
+        ):
+            tally.check.report(0, f"the totals kept for dataset {name!r} differ from what its rows add up to")
+
+
+def _signatures(ledger: Ledger, key: OwnerKey | None) -> str:
+    if not ledger.signed_by:
+        return "none"
+    return f"checked with key {key.key_id}" if key else f"by key {ledger.signed_by}, not checked: no key given"

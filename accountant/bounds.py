@@ -1,0 +1,173 @@
+"""Epsilon of one composition, by RDP and by PLD, and how the two are held against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from accountant.conversion import delta_from_rdp, epsilon_from_rdp, require_delta
+from accountant.errors import InputError
+from accountant.events import Composed, Event
+from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from accountant.rdp import DEFAULT_ORDERS, order_grid, rdp
+from accountant.rdp_moments import Array
+
+Method = Literal["rdp", "pld"]
+CurveOf = Callable[[tuple[float, ...]], Array]
+METHODS: tuple[Method, ...] = ("rdp", "pld")
+
+# RDP is above the exact epsilon and PLD meets it up to its grid, so RDP below PLD means too coarse a grid.
+REFINEMENTS = 2
+TOLERATED = 0.99
+COARSE_ORDERS = (*order_grid(1 / 8, 64.0, 2), math.inf)
+WIDEST = 2.0**20  # α − 1 that the search for the best order goes up to; down to its inverse
+
+
+@dataclass(frozen=True)
+class Spent:
+    """An upper bound on what was spent, and the sentence it is true in."""
+
+    epsilon: float
+    delta: float
+    method: Method
+    neighbouring: Neighbouring | None
+    order: float | None = None
+    """The Rényi order that gave it (RDP only)."""
+    interval: float | None = None
+    """The spacing of the loss grid (PLD only)."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        whom = f" for neighbours that {self.neighbouring}" if self.neighbouring else ""
+        how = f"RDP, order {self.order:.4g}" if self.method == "rdp" else "PLD"
+        return f"ε = {self.epsilon:.6g} at δ = {self.delta:g}{whom} ({how})"
+
+
+class BoundsDisagree(InputError):
+    """PLD stays clearly above RDP on the finest grid: a number that cannot be trusted is not given out."""
+
+
+def as_event(events: object, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE, unit: Unit = Unit.RECORD) -> Event:
+    """One event from an event or several, of this package or of dp-accounting.
+
+    Adjacency and unit are for dp-accounting's events, which do not name theirs.
+    """
+    if isinstance(events, Event):
+        return events
+    if type(events).__module__.partition(".")[0] == "dp_accounting":
+        from accountant.foreign import from_dp_event
+
+        return from_dp_event(events, adjacency, unit)
+    if isinstance(events, Iterable) and not isinstance(events, str | bytes | dict):
+        return Composed(tuple(as_event(event, adjacency, unit) for event in events))
+    raise InputError("events", "must be an event or a list of events", events)
+
+
+def spent(events: object, delta: float = 1e-5, method: Method = "rdp") -> Spent:
+    """What these events cost together at δ, with the convention it holds under.
+
+    Both methods take the plan as fixed before its first release; for noise chosen as one goes, see
+    `accountant.filters`.
+    """
+    event = as_event(events)
+    require_delta(delta)
+    if method == "rdp":
+        return spent_by_rdp(event, delta)
+    if method == "pld":
+        return spent_by_pld(event, delta)
+    raise InputError("method", f"must be one of {list(METHODS)}", method)
+
+
+def spent_by_rdp(event: Event, delta: float) -> Spent:
+    """Epsilon at the best Rényi order, searched beyond the default grid and between its points."""
+    epsilon, order = best_order(lambda orders: rdp(event, orders), delta)
+    return Spent(epsilon, delta, "rdp", event.neighbouring, order=order)
+
+
+def best_order(curve: CurveOf, delta: float) -> tuple[float, float]:
+    """(ε, order) of an RDP curve: a coarse grid, widened while the optimum is at an edge, then refined.
+
+    (α − 1) times the RDP is convex in α, so ε has one valley; and every order gives a valid bound anyway.
+    """
+    best = _on(curve, COARSE_ORDERS, delta)
+    if best[0] == 0 or math.isinf(best[0]) or math.isinf(best[1]):
+        return best
+    low, high = COARSE_ORDERS[0] - 1.0, COARSE_ORDERS[-2] - 1.0
+    while best[1] - 1.0 >= high * 0.99 and high < WIDEST:
+        high *= 8.0
+        best = min(best, _on(curve, order_grid(high / 8.0, high, 4), delta))
+    while best[1] - 1.0 <= low * 1.01 and low > 1.0 / WIDEST:
+        low /= 8.0
+        best = min(best, _on(curve, order_grid(low, low * 8.0, 4), delta))
+    for octaves in (1 / 2, 1 / 8, 1 / 32, 1 / 128):  # sampled noise has a kink near its best order
+        middle, step = best[1] - 1.0, 2.0**octaves
+        best = min(best, _on(curve, order_grid(middle / step, middle * step, round(4 / octaves)), delta))
+    return best
+
+
+def spent_by_pld(event: Event, delta: float) -> Spent:
+    """Epsilon by PLD; when RDP is below it, the grid is refined tenfold up to twice.
+
+    Both are upper bounds, so the smallest PLD found stands, unless it stays more than 1% above RDP.
+    """
+    from accountant.pld import INTERVAL, TooFine, pld_epsilon
+
+    by_rdp = spent_by_rdp(event, delta).epsilon
+    if math.isinf(by_rdp) or by_rdp == 0:
+        return Spent(by_rdp, delta, "pld", event.neighbouring)
+    interval = INTERVAL * max(1.0, by_rdp / 20.0)
+    best = (pld_epsilon(event, delta, interval), interval)
+    for _ in range(REFINEMENTS):
+        if by_rdp >= best[0]:
+            break
+        interval /= 10.0
+        try:
+            best = min(best, (pld_epsilon(event, delta, interval), interval))
+        except TooFine:
+            break
+    if by_rdp < TOLERATED * best[0]:
+        raise BoundsDisagree(
+            "the PLD bound",
+            f"must not exceed the RDP bound {by_rdp:.6g} by more than 1%",
+            best[0],
+            "The loss grid cannot resolve these events; the RDP bound holds.",
+        )
+    return Spent(best[0], delta, "pld", event.neighbouring, interval=best[1])
+
+
+def worst(events: Iterable[tuple[str, Event]], delta: float, method: Method) -> tuple[Spent, str] | None:
+    """The dearest of several named compositions and its name; None when there are none.
+
+    By PLD only those are computed whose RDP bound is not already below the dearest found: PLD is never
+    more than 1% above it.
+    """
+    by_rdp = [(spent(event, delta), name, event) for name, event in events]
+    ranked = sorted(by_rdp, key=lambda one: one[0].epsilon, reverse=True)
+    if method == "rdp" or not ranked:
+        return (ranked[0][0], ranked[0][1]) if ranked else None
+    best: tuple[Spent, str] | None = None
+    for bound, name, event in ranked:
+        if best is not None and bound.epsilon <= TOLERATED * best[0].epsilon:
+            break
+        found = spent(event, delta, method)
+        if best is None or found.epsilon > best[0].epsilon:
+            best = (found, name)
+    return best
+
+
+def delta_of(events: object, epsilon: float, method: Method = "rdp") -> float:
+    """δ at this ε, an upper bound."""
+    event = as_event(events)
+    if method == "rdp":
+        return delta_from_rdp(DEFAULT_ORDERS, rdp(event, DEFAULT_ORDERS), epsilon)
+    if method == "pld":
+        from accountant.pld import pld_delta
+
+        return pld_delta(event, epsilon)
+    raise InputError("method", f"must be one of {list(METHODS)}", method)
+
+
+def _on(curve: CurveOf, orders: tuple[float, ...], delta: float) -> tuple[float, float]:
+    return epsilon_from_rdp(orders, curve(orders), delta)

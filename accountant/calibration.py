@@ -1,0 +1,227 @@
+"""The least noise that meets a target (ε, δ): of one release, or of a planned run with several channels.
+
+Every answer is on the private side: the noise returned has been checked, and its ε is at most the target
+and within 1% of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+from accountant.bounds import METHODS, Method, spent, worst
+from accountant.conversion import require_delta
+from accountant.errors import InputError, require_positive
+from accountant.events import (
+    Composed,
+    Event,
+    FixedSizeSampled,
+    Mechanism,
+    Nothing,
+    NotPrivate,
+    PoissonSampled,
+    Repeated,
+)
+
+CLOSE = 0.995  # the search stops when epsilon is at least this much of the target
+SCALES = (1e-9, 1e15)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """What one channel of one client releases over the whole run: `count` times the event.
+
+    Its noise is multiplied by the calibrated factor; `fixed` noise stays as it is.
+    """
+
+    name: str
+    event: Event
+    count: int = 1
+    fixed: bool = False
+
+    def scaled(self, factor: float) -> Channel:
+        """The channel with its noise multiplied, unless fixed."""
+        return self if self.fixed else replace(self, event=scale_noise(self.event, factor))
+
+    @property
+    def total(self) -> Event:
+        """All its releases."""
+        return Repeated(self.event, self.count)
+
+
+Plan = Mapping[str, tuple[Channel, ...]]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The noise of a plan that meets a target, and what it then costs."""
+
+    factor: float
+    """What all noise that is not fixed was multiplied by."""
+    plan: Plan
+    """The plan with its calibrated noise, by client."""
+    epsilon: float
+    """ε of the worst client, at most the target."""
+    delta: float
+    method: Method
+    worst_client: str
+    target: float
+
+    def channel(self, name: str, client: str | None = None) -> Channel:
+        """One calibrated channel: of this client, or of the worst one."""
+        channels = {channel.name: channel for channel in self.plan[client or self.worst_client]}
+        if name not in channels:
+            raise InputError("channel", f"must be one of {sorted(channels)}", name)
+        return channels[name]
+
+    def noise(self, client: str | None = None) -> dict[str, float]:
+        """The noise scale of every channel: of this client, or of the worst one."""
+        channels = self.plan[client or self.worst_client]
+        return {channel.name: noise_scale(channel.event) for channel in channels}
+
+    def by_client(self) -> dict[str, float]:
+        """ε of every client under the calibrated plan."""
+        return {client: _spent_by(channels, self.delta, self.method) for client, channels in self.plan.items()}
+
+    def by_channel(self, client: str | None = None) -> dict[str, float]:
+        """ε of every channel by itself, of this client or of the worst one."""
+        channels = self.plan[client or self.worst_client]
+        return {c.name: _spent_by((c,), self.delta, self.method) for c in channels}
+
+
+def calibrate(
+    plan: Event | Iterable[Channel] | Mapping[str, Iterable[Channel]],
+    epsilon: float,
+    delta: float = 1e-5,
+    method: Method = "rdp",
+) -> Calibration:
+    """The plan with the least common noise factor at which the worst client's ε is at most the target.
+
+    A plan is one event, one client's channels, or the channels of every client. The proportions between
+    channels stay as given: all noise that is not fixed is multiplied by one factor.
+    """
+    target, delta = require_positive("epsilon", epsilon), require_delta(delta)
+    if method not in METHODS:
+        raise InputError("method", f"must be one of {list(METHODS)}", method)
+    clients = _as_plan(plan)
+    if all(channel.fixed for channels in clients.values() for channel in channels):
+        raise InputError("plan", "must have a channel whose noise may change", sorted(clients))
+    different = {channels: client for client, channels in clients.items()}
+
+    def worst_by(how: Method, factor: float) -> tuple[float, str]:
+        events = [
+            (client, _total(tuple(channel.scaled(factor) for channel in channels)))
+            for channels, client in different.items()
+        ]
+        found = worst(events, delta, how)
+        return (found[0].epsilon, found[1]) if found else (0.0, "")
+
+    factor = search_factor(lambda f: worst_by("rdp", f)[0], target, delta)
+    if method == "pld":  # PLD is below RDP, so this is a good place to start from
+        factor = search_factor(lambda f: worst_by("pld", f)[0], target, delta, start=factor)
+    found, client = worst_by(method, factor)
+    scaled = {name: tuple(c.scaled(factor) for c in channels) for name, channels in clients.items()}
+    return Calibration(factor, scaled, found, delta, method, client, target)
+
+
+def search_factor(epsilon_of: Callable[[float], float], target: float, delta: float, start: float = 1.0) -> float:
+    """A factor with 0.995 target ≤ ε(factor) ≤ target, for ε falling in the factor.
+
+    False position on log ε against log factor, halving the bracket whenever that stalls. Only factors
+    whose ε has been computed and is at most the target are ever returned.
+    """
+    enough, least = start, epsilon_of(start)
+    little, most = enough, least
+    while least > target:
+        little, most = enough, least
+        if enough > SCALES[1]:
+            remedy = "Fixed channels alone may exceed it, a channel is not private, or δ is 0 with Gaussian noise."
+            raise InputError("epsilon", "must be within reach of some noise", target, remedy)
+        enough *= 4.0 if math.isinf(least) else max(1.05, min(64.0, 1.02 * least / target))
+        least = epsilon_of(enough)
+    while most <= target and least < CLOSE * target:
+        enough, least = little, most
+        if little < SCALES[0]:
+            remedy = "Records are sampled so rarely that δ alone covers it. Choose δ far below the sampling rates."
+            raise InputError("delta", "must be small enough to need noise", delta, remedy)
+        little *= 0.25 if most == 0 else max(1 / 64, min(0.95, 0.98 * most / target))
+        most = epsilon_of(little)
+    for attempt in range(200):
+        if least >= CLOSE * target or enough / little < 1.0 + 1e-12:
+            break
+        share = 0.5
+        if attempt % 3 and math.isfinite(most) and least > 0:
+            aim = math.log(most) - math.log(target * (1.0 + CLOSE) / 2.0)
+            share = min(0.999, max(0.001, aim / (math.log(most) - math.log(least))))
+        middle = little * (enough / little) ** share
+        found = epsilon_of(middle)
+        if found <= target:
+            enough, least = middle, found
+        else:
+            little, most = middle, found
+    return enough
+
+
+@singledispatch
+def scale_noise(event: Event, factor: float) -> Event:
+    """The event with its noise multiplied by the factor."""
+    raise InputError("event", "must have noise to scale", (event, factor))
+
+
+@scale_noise.register
+def _scale_mechanism(event: Mechanism, factor: float) -> Mechanism:
+    return replace(event, noise_scale=event.noise_scale * factor)
+
+
+@scale_noise.register(PoissonSampled)
+@scale_noise.register(FixedSizeSampled)
+def _scale_sampled(event: PoissonSampled | FixedSizeSampled, factor: float) -> Event:
+    return replace(event, event=_scale_mechanism(event.event, factor))
+
+
+@scale_noise.register
+def _scale_composed(event: Composed, factor: float) -> Event:
+    return Composed(tuple(scale_noise(part, factor) for part in event.events))
+
+
+@scale_noise.register
+def _scale_repeated(event: Repeated, factor: float) -> Event:
+    return Repeated(scale_noise(event.event, factor), event.count)
+
+
+@scale_noise.register(Nothing)
+@scale_noise.register(NotPrivate)
+def _unscaled(event: Event, factor: float) -> Event:
+    return event
+
+
+def noise_scale(event: Event) -> float:
+    """The noise scale of an event with one kind of noise; NaN when it has none or several."""
+    if isinstance(event, Mechanism):
+        return event.noise_scale
+    if isinstance(event, PoissonSampled | FixedSizeSampled | Repeated):
+        return noise_scale(event.event)
+    return math.nan
+
+
+def _total(channels: tuple[Channel, ...]) -> Event:
+    return Composed(tuple(channel.total for channel in channels))
+
+
+def _spent_by(channels: tuple[Channel, ...], delta: float, method: Method) -> float:
+    return spent(_total(channels), delta, method).epsilon
+
+
+def _as_plan(plan: Event | Iterable[Channel] | Mapping[str, Iterable[Channel]]) -> dict[str, tuple[Channel, ...]]:
+    if isinstance(plan, Event):
+        return {"": (Channel("release", plan),)}
+    clients = {k: tuple(v) for k, v in plan.items()} if isinstance(plan, Mapping) else {"": tuple(plan)}
+    for client, channels in clients.items():
+        names = [channel.name for channel in channels if isinstance(channel, Channel)]
+        if len(names) != len(channels) or len(set(names)) != len(names) or not names:
+            raise InputError(f"the plan of client {client!r}", "must be channels of different names", channels)
+    if not clients:
+        raise InputError("plan", "must have at least one client", plan)
+    return clients

@@ -1,0 +1,192 @@
+"""The hash chain: every row's hash covers all its columns and the hash of the row before.
+
+    hash_n = SHA-256( sequence_n, kind_n, …, hash_{n-1}, …, body_n ),   the fields joined by line feeds
+
+No field may contain a line feed: such a row is never written. So the text of a written row has exactly one
+line feed between each two fields, and no other row has the same text. Row 1 follows a hash of zeros and
+names the ledger. Changing, deleting, swapping or inserting rows breaks the chain at that place.
+
+Not found by the chain alone: rows cut from the end, or a chain computed afresh from some row on. Both are
+found against a head noted elsewhere before (every run's statement has one), the second also by signatures,
+which need the owner's key. Not found by anything here: changes newer than the last noted head without a key,
+a second ledger nobody mentions, and data copied to another name that was never fingerprinted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from accountant import schema
+from accountant.errors import InputError, Refused
+from accountant.signing import OwnerKey
+from accountant.spending import Draft, Source
+from accountant.storage import fetch, insert_rows
+
+NO_HASH = "0" * 64
+HASH_PATTERN = re.compile(r"[0-9a-f]{64}")
+
+
+class LedgerBroken(Refused):
+    """The stored rows contradict each other: nothing may be added until somebody has looked."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest row's number and hash: all earlier rows follow from it."""
+
+    sequence: int
+    hash: str
+
+
+def require_hash(name: str, value: str) -> str:
+    """The value, if it looks like a row's hash; people type it into commands. Otherwise `InputError`."""
+    if not HASH_PATTERN.fullmatch(value):
+        raise InputError(name, "must be 64 lower-case hexadecimal digits", value)
+    return value
+
+
+class Stored(NamedTuple):
+    """A source with its number, and the text that all its rows share."""
+
+    number: int
+    text: str
+
+
+def stored_source(source: Source) -> Stored:
+    """The number is the first 63 bits of the text's SHA-256. Refuses fields that are not separable."""
+    text = "\n".join(source)
+    if text.count("\n") != len(source) - 1:
+        raise InputError("ledger row", "must not contain line feeds", source)
+    return Stored(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1, text)
+
+
+def chained_text(
+    sequence: int,
+    kind: str,
+    recorded_at: str,
+    round_number: int | None,
+    count: int,
+    token: str,
+    previous: str,
+    about: str,
+) -> str:
+    """The text whose SHA-256 is the row's hash; `about` is its source's text."""
+    number = "" if round_number is None else round_number
+    return f"{sequence}\n{kind}\n{recorded_at}\n{number}\n{count}\n{token}\n{previous}\n{about}"
+
+
+def utc_now() -> datetime:
+    """The time now, in UTC."""
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as text that sorts by time: 2025-01-31T09:30:00.000000Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_head(connection: Connection, *, lock: bool = False) -> Head:
+    """The newest row's number and hash, checked against the newest row itself.
+
+    With `lock`, other writers wait from here to the end of the transaction (on SQLite they already do).
+    """
+    if lock and connection.dialect.name == "postgresql":
+        # A statement of its own: the next one must see what the writer before us committed.
+        fetch(connection, "SELECT one FROM head FOR UPDATE")
+    ((noted, hash_, newest, newest_hash),) = fetch(connection, _HEAD)
+    if (noted, hash_) != (newest, newest_hash):
+        raise LedgerBroken(
+            f"The ledger's head is noted as row {noted}, hash {hash_}, but its newest row is {newest}, "
+            f"hash {newest_hash}. Run an audit before anything is added."
+        )
+    return Head(noted, hash_)
+
+
+def noted_head(connection: Connection) -> Head:
+    """The head as the ledger notes it, checked against nothing: for an audit, which checks it itself."""
+    ((sequence, hash_),) = fetch(connection, "SELECT sequence, hash FROM head") or [(0, NO_HASH)]
+    return Head(sequence, hash_)
+
+
+def append(
+    connection: Connection,
+    head: Head | None,
+    drafts: Sequence[tuple[Draft, str]],
+    *,
+    now: str,
+    key: OwnerKey | None,
+    known: Mapping[Source, Stored],
+) -> tuple[Head, dict[Source, Stored]]:
+    """(new head, sources that are new), after adding (draft, token) rows in the caller's transaction.
+
+    known: sources that are certainly stored already.
+    """
+    sequence, previous = (head.sequence, head.hash) if head else (0, NO_HASH)
+    new: dict[Source, Stored] = {}
+    rows = []
+    for (kind, source, round_number, count), token in drafts:
+        sequence += 1
+        about = known.get(source) or new.get(source) or new.setdefault(source, stored_source(source))
+        text = chained_text(sequence, kind, now, round_number, count, token, previous, about.text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        signature = key.sign(digest) if key else ""
+        rows.append((sequence, kind, now, round_number, count, token, about.number, previous, digest, signature))
+        previous = digest
+    _store_sources(connection, new)
+    insert_rows(connection, schema.entries, rows)
+    insert_rows(connection, schema.head, [(1, sequence, previous)], replacing=True)
+    return Head(sequence, previous), new
+
+
+def _store_sources(connection: Connection, sources: Mapping[Source, Stored]) -> None:
+    for source, (number, _) in sources.items():
+        found = fetch(connection, _ONE_SOURCE, number)
+        if not found:
+            insert_rows(connection, schema.sources, [(number, *source)])
+        elif tuple(found[0]) != source:
+            raise LedgerBroken(f"Source {number} was changed. Run an audit before anything is added.")
+
+
+def read_sources(connection: Connection) -> dict[int, Source]:
+    """What the rows are about, by number."""
+    return {row[0]: Source(*row[1:]) for row in fetch(connection, _SOURCES)}
+
+
+def stream(connection: Connection, batch: int = 256) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """The rows in order, in lists of plain tuples.
+
+    The lists are short: rows that are still in the processor's cache are verified a fifth faster.
+    """
+    columns = ", ".join(column.name for column in schema.entries.columns)
+    driver = connection.dialect.loaded_dbapi
+    # The driver's own cursor: SQLAlchemy's row objects would double the time of an audit. On PostgreSQL a cursor
+    # with a name stays at the server, which would otherwise send all rows at once.
+    at_server = {"name": "ledger_rows"} if connection.dialect.name == "postgresql" else {}
+    read = 0
+    with closing(connection.connection.cursor(**at_server)) as cursor:
+        cursor.execute(f"SELECT {columns} FROM entries ORDER BY sequence")
+        while True:
+            try:
+                rows = cursor.fetchmany(batch)
+            except driver.Error as error:
+                raise LedgerBroken(f"Rows after row {read} cannot be read: {error}") from error
+            if not rows:
+                return
+            read = rows[-1][0]
+            yield rows
+
+
+_SOURCES = "SELECT source, dataset, client, group_name, channel, run, body FROM sources"
+_ONE_SOURCE = "SELECT dataset, client, group_name, channel, run, body FROM sources WHERE source = ?"
+_HEAD = (
+    "SELECT head.sequence, head.hash, newest.sequence, newest.hash FROM head "
+    "LEFT JOIN entries AS newest ON newest.sequence = (SELECT max(sequence) FROM entries)"
+)

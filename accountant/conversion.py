@@ -1,0 +1,108 @@
+"""From Rényi differential privacy to (ε, δ) and back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from accountant.errors import InputError, require_finite
+from accountant.rdp_moments import Array
+
+# A handful of correctly rounded operations err by less than this factor.
+ROUNDING = 1e-14
+
+
+def require_delta(delta: float) -> float:
+    """The delta as a float in [0, 1), or `InputError`."""
+    number = require_finite("delta", delta)
+    if not 0 <= number < 1:
+        raise InputError("delta", "must be in [0, 1)", delta, "Choose it well below 1 / number of records.")
+    return number
+
+
+def require_epsilon(epsilon: float) -> float:
+    """The epsilon as a float, finite and at least 0, or `InputError`."""
+    number = require_finite("epsilon", epsilon)
+    if number < 0:
+        raise InputError("epsilon", "must be at least 0", epsilon)
+    return number
+
+
+def epsilon_from_rdp(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[float, float]:
+    """The smallest ε these orders give at this δ, never negative, and the order that gives it.
+
+    ε = r + log(1 − 1/α) − log(αδ)/(α − 1) (Canonne, Kamath, Steinke 2020, arXiv 2004.00010v5, Proposition 12;
+    Balle, Barthe, Gaboardi, Hsu, Sato 2020, arXiv 1905.09982v2, Theorem 21). ε = 0 when already the total
+    variation is at most δ, by √(1 − e^(−r)) (Bretagnolle, Huber 1979). At the infinite order ε = r.
+    """
+    epsilons, alphas = _epsilons(orders, rdp, require_delta(delta))
+    best = int(np.argmin(epsilons))
+    return float(epsilons[best]), float(alphas[best])
+
+
+def delta_from_rdp(orders: ArrayLike, rdp: ArrayLike, epsilon: float) -> float:
+    """The smallest δ these orders give at this ε, at most 1: the same bounds solved for δ."""
+    target = require_epsilon(epsilon)
+    alphas, curve = _checked(orders, rdp)
+    if np.any(np.isinf(alphas) & (curve <= target)):
+        return 0.0
+    finite = np.isfinite(alphas) & np.isfinite(curve)
+    a, r = alphas[finite], curve[finite]
+    log_deltas = (a - 1.0) * (r - target + np.log1p(-1.0 / a)) - np.log(a)
+    variations = np.sqrt(-np.expm1(-r))
+    best = min(
+        float(np.min(np.exp(np.minimum(log_deltas, 0.0)), initial=1.0)),
+        float(np.min(variations, initial=1.0)),
+    )
+    return min(1.0, best * (1.0 + 1e-9))
+
+
+def rdp_capacity(epsilon: float, delta: float, order: float) -> float:
+    """The largest RDP at this one order that still converts to at most ε at δ: a Rényi filter's size.
+
+    The bounds of `epsilon_from_rdp` solved for r, rounded down. 0 when nothing fits.
+    """
+    target, delta = require_epsilon(epsilon), require_delta(delta)
+    if not order > 1:
+        raise InputError("order", "must be above 1", order)
+    if math.isinf(order):
+        return max(target, -math.log1p(-delta * delta) * (1.0 - ROUNDING))
+    if delta == 0:
+        return 0.0
+    exact = float(capacities(target, delta, np.array([order]))[0])
+    slack = ROUNDING * (target + exact + (math.log(order) - math.log(delta)) / (order - 1.0))
+    capacity = exact
+    while capacity > 0 and epsilon_from_rdp([order], [capacity], delta)[0] > target:
+        capacity, slack = exact - slack, 2.0 * slack
+    return max(capacity, 0.0)
+
+
+def capacities(epsilon: float, delta: float, orders: Array) -> Array:
+    """The largest RDP at each order that converts to ε at δ > 0, before rounding; at least 0."""
+    converted = epsilon - np.log1p(-1.0 / orders) + (np.log(orders) + math.log(delta)) / (orders - 1.0)
+    return np.maximum(converted, -math.log1p(-delta * delta))
+
+
+def _epsilons(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, Array]:
+    alphas, curve = _checked(orders, rdp)
+    pure = np.isinf(alphas)
+    a = np.where(pure, 2.0, alphas)
+    if delta == 0:
+        return np.where(pure | (curve == 0), curve, math.inf), alphas
+    converted = curve + np.log1p(-1.0 / a) - (np.log(a) + math.log(delta)) / (a - 1.0)
+    converted += ROUNDING * (np.abs(converted) + np.abs(math.log(delta)) / (a - 1.0))
+    epsilons = np.where(pure, curve, np.maximum(converted, 0.0))
+    return np.where(-np.expm1(-curve) <= delta * delta, 0.0, epsilons), alphas
+
+
+def _checked(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
+    alphas, curve = np.asarray(orders, dtype=np.float64), np.asarray(rdp, dtype=np.float64)
+    if alphas.ndim != 1 or alphas.shape != curve.shape or alphas.size == 0:
+        raise InputError("orders and rdp", "must be lists of the same length", (alphas.shape, curve.shape))
+    if not np.all(alphas > 1):
+        raise InputError("orders", "must be above 1", float(np.min(alphas)))
+    if np.any(np.isnan(curve)) or np.any(curve < 0):
+        raise InputError("rdp", "must be at least 0 at every order", curve.tolist())
+    return alphas, curve

@@ -1,0 +1,79 @@
+"""Whether a request fits into a budget, and if not, how much of it would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from accountant.budget import Budget, BudgetExceeded, Fit
+from accountant.spending import Payer, Spend, add_up, worst_record
+
+
+def costs(budget: Budget, spends: Sequence[Spend]) -> dict[Payer, float]:
+    """What each payer would pay for these spends, at the budget's order."""
+    asked: dict[Payer, float] = {}
+    known: dict[tuple[int, int], float] = {}
+    for spend in spends:
+        # By identity: a round's spends share a few event objects, and hashing an event costs more than this.
+        what = id(spend.event), spend.count
+        if what not in known:
+            known[what] = budget.cost(spend.event, spend.count)
+        payer = spend.payer
+        asked[payer] = add_up(asked.get(payer, 0.0), known[what])
+    return asked
+
+
+def added(spent: Mapping[Payer, float], asked: Mapping[Payer, float]) -> dict[Payer, float]:
+    """What each payer will have spent afterwards."""
+    return {**spent, **{payer: add_up(spent.get(payer, 0.0), cost) for payer, cost in asked.items()}}
+
+
+def require_room(
+    dataset: str,
+    budget: Budget,
+    spent: Mapping[Payer, float],
+    total: Mapping[Payer, float],
+    spends: Sequence[Spend],
+) -> None:
+    """Nothing, if the spends take no record's total over the budget; else `BudgetExceeded` with what fits."""
+    after, client, groups = worst_record(total)
+    if after <= budget.capacity:
+        return
+    # What that very record has spent so far: its client's and its groups' share, not another record's.
+    own = {payer: amount for payer, amount in spent.items() if payer[0] in ("", client) and payer[1] in ("", *groups)}
+    before = worst_record(own)[0]
+    names = [f"client {client!r}"] if client else []
+    names += [f"group {', '.join(groups)}"] if groups else []
+    who = f"for {', '.join(names)}" if names else "in all"
+    raise BudgetExceeded(dataset, budget, before, after - before, who, what_fits(budget, spent, spends))
+
+
+def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> Fit:
+    """How many of the rounds asked for fit, in their order; of a single round, how many releases each."""
+    rounds = sorted({spend.round for spend in spends if spend.round is not None})
+    if len(rounds) > 1:
+        whole_run = [spend for spend in spends if spend.round is None]
+
+        def first_rounds(number: int) -> list[Spend]:
+            taken = set(rounds[:number])
+            return whole_run + [spend for spend in spends if spend.round in taken]
+
+        return Fit(_most(len(rounds), budget, spent, first_rounds), len(rounds), "rounds")
+    most = max(spend.count for spend in spends)
+
+    def at_most(number: int) -> list[Spend]:
+        return [replace(spend, count=min(spend.count, number)) for spend in spends if number]
+
+    return Fit(_most(most, budget, spent, at_most), most, "releases")
+
+
+def _most(limit: int, budget: Budget, spent: Mapping[Payer, float], request: Callable[[int], Sequence[Spend]]) -> int:
+    """The largest number up to `limit` whose request fits, by bisection: larger requests cost more."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if worst_record(added(spent, costs(budget, request(middle))))[0] <= budget.capacity:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,212 @@
+"""Who pays for a release: one record's share of what its dataset, its client and its groups released.
+
+No database behind this module: the accountant uses it too.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+from accountant.errors import InputError
+from accountant.events import Event, canonical_json
+from accountant.neighbouring import Unit
+
+SPEND = "spend"
+LONGEST_NAME = 200
+
+Payer = tuple[str, str]  # (client, group); "" stands for all clients, all groups
+
+
+class Source(NamedTuple):
+    """What a ledger row is about. `body` is an event's canonical text, or what another kind of row says."""
+
+    dataset: str
+    client: str
+    group: str
+    channel: str
+    run: str
+    body: str
+
+
+class Draft(NamedTuple):
+    """What a new ledger row will say; its place in the chain is not known yet."""
+
+    kind: str
+    source: Source
+    round: int | None = None
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Spend:
+    """One release, or `count` identical ones: what, from which data, and for which part of the run.
+
+    client: whose records; "" when the release touches the records of every client.
+    group: "attribute=value" when it touches only records of that group; "" when it touches all of them.
+    Groups of one attribute exclude each other, so their releases compose in parallel; groups of different
+    attributes overlap and their releases add up. Hence the attribute in the name, and for combined groups one
+    attribute for the combination: "sex,race=F,B". A group's meaning must not change while a dataset lives.
+    Under replace-one, the replacing record is one of the same groups.
+    """
+
+    dataset: str
+    event: Event
+    client: str = ""
+    group: str = ""
+    channel: str = ""
+    run: str = ""
+    round: int | None = None
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be written down without doubt."""
+        require_name("dataset", self.dataset)
+        for name in ("client", "channel", "run"):
+            require_name(name, getattr(self, name), empty=True)
+        require_group(self.group)
+        if not isinstance(self.event, Event):
+            raise InputError("event", "must be an accountant event", self.event, "See accountant.events.")
+        require_count("count", self.count, at_least=1)
+        if self.round is not None:
+            require_count("round", self.round, at_least=0)
+
+    @property
+    def payer(self) -> Payer:
+        """The client and group that pay."""
+        return payer_of(self.client, self.group, self.event) if self.group else (self.client, "")
+
+    def draft(self, body: str) -> Draft:
+        """The ledger row of this spend, given its event's canonical text."""
+        source = Source(self.dataset, self.client, self.group, self.channel, self.run, body)
+        return Draft(SPEND, source, self.round, self.count)
+
+
+def drafts(spends: Iterable[Spend]) -> list[Draft]:
+    """The ledger rows of these spends; spends that share an event share its text."""
+    texts: dict[int, str] = {}
+    rows = []
+    for spend in spends:
+        event = spend.event
+        body = texts.get(id(event)) or texts.setdefault(id(event), canonical_json(event))
+        rows.append(spend.draft(body))
+    return rows
+
+
+def payer_of(client: str, group: str, event: Event) -> Payer:
+    """Who pays for a release; where whole clients are protected, groups inside one are no separate payers."""
+    protected = event.neighbouring
+    return client, "" if protected is not None and protected.unit is Unit.CLIENT else group
+
+
+def require_name(name: str, value: object, *, empty: bool = False) -> str:
+    """The value, if it is a printable text that looks the same wherever it is written; else `InputError`."""
+    if not isinstance(value, str):
+        raise InputError(name, "must be text", value)
+    if not value and not empty:
+        raise InputError(name, "must not be empty", value)
+    return _checked_name(name, value)
+
+
+@lru_cache(maxsize=4096)
+def _checked_name(name: str, value: str) -> str:
+    """The value, remembered: a round repeats the names of the round before."""
+    if not value.isprintable() or value != value.strip():
+        raise InputError(name, "must be printable text without spaces at its ends", value)
+    if len(value) > LONGEST_NAME:
+        raise InputError(name, f"must have at most {LONGEST_NAME} characters", len(value))
+    if not unicodedata.is_normalized("NFC", value):
+        # Otherwise two names that look alike on paper would have two budgets.
+        raise InputError(name, "must be in Unicode normal form C", value, "unicodedata.normalize does that.")
+    return value
+
+
+def require_group(value: object) -> str:
+    """The value, if it is "" or "attribute=value"; otherwise `InputError`."""
+    if value == "":
+        return ""
+    group = require_name("group", value, empty=True)
+    attribute, _, label = group.partition("=")
+    if group.count("=") != 1 or not attribute or not label:
+        raise InputError(
+            "group",
+            'must be "attribute=value" with one "="',
+            value,
+            'Groups of different attributes overlap. Write "sex=F"; for a combination "sex,race=F,B".',
+        )
+    return group
+
+
+def require_count(name: str, value: object, *, at_least: int) -> int:
+    """The value, if it is a whole number from `at_least` to 2**53; otherwise `InputError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= 2**53:
+        raise InputError(name, f"must be a whole number, at least {at_least}", value)
+    return value
+
+
+def record_classes(payers: Iterable[Payer]) -> Iterator[tuple[str, tuple[Payer, ...]]]:
+    """(client, the payers that one kind of record in that client depends on), for every kind of record.
+
+    A record belongs to one client and, for each attribute, to one group. It pays for releases from all
+    clients or its client, over all groups or its own: {"", client} × {"", its groups}.
+    """
+    groups_of: dict[str, set[str]] = {}
+    for client, group in payers:
+        groups_of.setdefault(client, set()).add(group)
+    shared = groups_of.pop("", set())
+    for client, mine in sorted(groups_of.items()) or [("", set[str]())]:
+        attributes: dict[str, list[str]] = {}
+        for group in sorted((shared | mine) - {""}):
+            attributes.setdefault(group.partition("=")[0], []).append(group)
+        for choice in product(*attributes.values()):
+            own = ("", *choice)
+            yield (
+                client,
+                (
+                    *(("", group) for group in own if group in shared),
+                    *((client, group) for group in own if group in mine),
+                ),
+            )
+
+
+def add_up(*amounts: float) -> float:
+    """The sum, rounded up: many small spends must not vanish in rounding."""
+    total = 0.0
+    for amount in amounts:
+        if amount:
+            total = math.nextafter(total + amount, math.inf) if total else amount
+    return total
+
+
+def worst_record(spent: Mapping[Payer, float]) -> tuple[float, str, tuple[str, ...]]:
+    """(largest spending of any record, its client, its groups), from what each payer has spent; 0 if nobody.
+
+    max over clients c of  Σ_{own = "", c} [ S(own, "") + Σ_attributes max over its groups g of S(own, g) ],
+    with the maximum over g taken once for both kinds of `own`.
+    """
+    if not any(group or not client for client, group in spent):
+        # No groups, nothing shared: the usual round of training.
+        amount, client = max(((amount, client) for (client, _), amount in spent.items()), default=(0.0, ""))
+        return amount, client, ()
+    by_client: dict[str, dict[str, float]] = {}
+    for (client, group), amount in spent.items():
+        by_client.setdefault(client, {})[group] = amount
+    shared = by_client.pop("", {})
+    worst: tuple[float, str, tuple[str, ...]] = (0.0, "", ())
+    for client, mine in by_client.items() or {"": {}}.items():
+        total = add_up(shared.get("", 0.0), mine.get("", 0.0))
+        dearest: dict[str, tuple[float, str]] = {}
+        for group in {**shared, **mine}:
+            if group:
+                attribute = group.partition("=")[0]
+                amount = add_up(shared.get(group, 0.0), mine.get(group, 0.0))
+                dearest[attribute] = max(dearest.get(attribute, (-1.0, "")), (amount, group))
+        total = add_up(total, *(amount for amount, _ in dearest.values()))
+        if total > worst[0]:
+            worst = (total, client, tuple(group for _, group in dearest.values()))
+    return worst

@@ -1,0 +1,179 @@
+"""Where the ledger is kept: SQLite or PostgreSQL, one transaction for readers and one for writers.
+
+SQLite: write-ahead log with `synchronous=FULL`, so a commit has reached the disk when it returns; writers
+take the write lock at once (BEGIN IMMEDIATE) and wait for each other. PostgreSQL: writers lock the head's
+row, and `synchronous_commit` is switched on for their transaction whatever the server's default is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+
+from accountant.errors import InputError
+
+DEFAULT_LEDGER = "sqlite:///privfair-ledger.sqlite"
+BUSY_SECONDS = 60
+# Any fixed number; taken while the tables are created, when there is no head row to lock yet.
+_CREATION_LOCK = 0x6C6564676572
+
+
+class Storage:
+    """A database with a transaction for readers and one for writers."""
+
+    def __init__(self, url: str, *, create: bool) -> None:
+        """Connect to `url`; without `create`, a missing SQLite file is an error instead of a new ledger."""
+        parsed = _parse(url)
+        self.name = parsed.render_as_string(hide_password=True)
+        if parsed.get_backend_name() == "sqlite" and not create and not Path(str(parsed.database)).exists():
+            raise InputError("ledger", "must exist", self.name, "Check the path; nothing was created.")
+        try:
+            # Every transaction here ends by commit or rollback; the pool need not roll back once more.
+            self._engine = create_engine(parsed, pool_reset_on_return=None)
+        except ImportError:
+            raise InputError(
+                "ledger", "needs the PostgreSQL driver", self.name, "Run: pip install 'privfair[postgres]'"
+            ) from None
+        self._process = os.getpid()
+        self._writer = self._engine.execution_options(ledger_writes=True)
+        self._reader = self._engine
+        if self._engine.dialect.name == "postgresql":
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine, "connect", _configure_sqlite)
+            if create:
+                event.listen(self._engine, "connect", _use_write_ahead_log)
+            event.listen(self._engine, "begin", _begin_sqlite)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one unchanging state of the books."""
+        self._forget_parents_connections()
+        with self._explained(), self._reader.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that is durable when it ends; an exception inside leaves no trace."""
+        self._forget_parents_connections()
+        with self._explained(), self._writer.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+            yield connection
+
+    def lock_creation(self, connection: Connection) -> None:
+        """Hold back other processes that want to create the tables; SQLite's write lock already does."""
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+
+    def close(self) -> None:
+        """Give the connections back; the storage can be used again afterwards."""
+        self._forget_parents_connections()
+        self._engine.dispose()
+
+    def _forget_parents_connections(self) -> None:
+        if self._process != os.getpid():
+            # A forked child must not touch its parent's connections: it makes its own.
+            self._engine.dispose(close=False)
+            self._process = os.getpid()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn "this is no database" into an error for the person who gave the address."""
+        try:
+            yield
+        except DatabaseError as error:
+            reason = str(error.orig).strip()
+            if "not a database" in reason or "unable to open" in reason or "connection" in reason.lower():
+                raise InputError("ledger", "must be a database that opens", self.name, reason) from error
+            raise
+
+
+def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """The rows a query gives; `?` stands for a value. For what every reservation does.
+
+    It goes straight to the driver: a reservation makes half a dozen small statements, and building each with
+    SQLAlchemy takes longer than running it.
+    """
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(_placeholders(statement, connection.dialect.paramstyle), values)
+        return list(cursor.fetchall())
+    finally:
+        cursor.close()
+
+
+def insert_rows(
+    connection: Connection, table: Table, rows: Sequence[tuple[object, ...]], *, replacing: bool = False
+) -> None:
+    """Insert complete rows, columns in the table's order; with `replacing`, over rows with the same key."""
+    if not rows:
+        return
+    statement = _placeholders(_insert_statement(table, replacing), connection.dialect.paramstyle)
+    cursor = connection.connection.cursor()
+    try:
+        cursor.executemany(statement, rows)
+    finally:
+        cursor.close()
+
+
+@lru_cache
+def _placeholders(statement: str, paramstyle: str) -> str:
+    return statement if paramstyle == "qmark" else statement.replace("?", "%s")
+
+
+@lru_cache
+def _insert_statement(table: Table, replacing: bool) -> str:
+    names = [column.name for column in table.columns]
+    places = ", ".join("?" for _ in names)
+    statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({places})"
+    if not replacing:
+        return statement
+    keys = [column.name for column in table.primary_key]
+    changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+    return f"{statement} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changed}"
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+        if backend in ("postgresql", "postgres"):
+            return parsed.set(drivername="postgresql+psycopg")
+    except (ArgumentError, NoSuchModuleError):
+        backend = "unknown"
+        parsed = None
+    if parsed is None or backend != "sqlite":
+        raise InputError(
+            "ledger",
+            "must be sqlite:///FILE or postgresql://USER@HOST/DATABASE",
+            parsed.render_as_string(hide_password=True) if parsed is not None else url,
+        )
+    if parsed.database in (None, "", ":memory:") or "mode=memory" in str(parsed.database):
+        raise InputError("ledger", "must be kept in a file", url, "Books in memory are lost in a crash.")
+    return parsed.set(drivername="sqlite")
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    # The driver's own transaction handling would open transactions late; `_begin_sqlite` opens them.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _use_write_ahead_log(connection: Any, _record: object) -> None:
+    # The mode stays with the file. Whoever only reads does not set it: the file might be no ledger at all.
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("ledger_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,174 @@
+"""`privfair audit`: are the books intact, and who has spent what?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from accountant.errors import InputError
+from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
+
+if TYPE_CHECKING:
+    from accountant.audit import AuditReport, DatasetAudit, Line
+
+SHOWN_LINES = 10
+
+
+def audit(
+    ledger: LedgerOption = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Write the burn-down over time to this PNG.")] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail."),
+    ] = None,
+    key: KeyOption = None,
+    pld: Annotated[bool, typer.Option("--pld/--no-pld", help="Also ε by privacy loss distributions.")] = True,
+    rebuild_totals: Annotated[
+        bool, typer.Option("--rebuild-totals", help="Afterwards derive the kept totals from the rows again.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
+
+    ε by RDP and by PLD hold for plans fixed before their first release; a budget's share left is that of its
+    Rényi filter, which also holds when releases were chosen one after the other. Exit code 1 means that a
+    budget is exceeded or that the books were changed.
+
+    Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
+    """
+    from accountant import audit as auditing
+    from accountant.chain import LedgerBroken
+
+    heads = [noted for given in head or [] for noted in _heads(given)]
+    try:
+        owner = load_key(key)
+        with open_ledger(ledger, owner) as books:
+            report = auditing.audit(books, delta=delta, pld=pld, heads=heads, key=owner)
+            if rebuild_totals:
+                books.rebuild_totals()
+    except LedgerBroken as error:
+        _say_broken(error, as_json)
+        raise typer.Exit(1) from None
+    if figure is not None:
+        from privfair.cli.burn_down import write_burn_down
+
+        write_burn_down(report, figure)
+    if as_json:
+        from privfair.cli.audit_json import report_json
+
+        print(json.dumps(report_json(report, figure), ensure_ascii=False, allow_nan=False))
+    else:
+        _print(report, figure)
+    if not report.fine:
+        raise typer.Exit(1)
+
+
+def _heads(given: str) -> list[str]:
+    """The heads meant: one hash, or those in a JSON file, wherever it has a key "head"."""
+    path = Path(given)
+    if not path.is_file():
+        return [given.strip().lower()]
+    try:
+        found = list(_find_heads(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError) as error:
+        raise InputError("head", "must be a JSON file that opens", given, str(error)) from None
+    if not found:
+        raise InputError("head", 'must be a file with a key "head"', given)
+    return found
+
+
+def _find_heads(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [head for item in value for head in _find_heads(item)]
+    if not isinstance(value, dict):
+        return []
+    found = [value["head"]] if isinstance(value.get("head"), str) else []
+    return found + [head for item in value.values() for head in _find_heads(item)]
+
+
+def _say_broken(error: Exception, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"fine": False, "chain": {"verified": False, "problems": [str(error)]}}))
+    else:
+        Console(highlight=False).print(f"[bold red]The books are broken.[/] {escape(str(error))}")
+
+
+def _print(report: AuditReport, figure: Path | None) -> None:
+    console = Console(highlight=False)
+    state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE BOOKS WERE CHANGED[/]"
+    console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
+    console.print(f"head {report.head.hash}   signatures: {report.signatures}", style="dim", soft_wrap=True)
+    for problem in report.problems:
+        console.print(f"  [red]•[/] {escape(str(problem))}", soft_wrap=True)
+    if report.problems_found > len(report.problems):
+        console.print(f"  [red]•[/] and {report.problems_found - len(report.problems):,} more")
+    for dataset in report.datasets:
+        _print_dataset(console, dataset)
+    if not report.datasets:
+        console.print("Nothing has been spent.")
+    if figure is not None:
+        console.print(f"Burn-down: {escape(str(figure))}", soft_wrap=True)
+
+
+def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
+    console.print(f"\n{_title(dataset)}", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("spent by", style="dim", no_wrap=True)
+    table.add_column("name", min_width=30, overflow="fold")
+    table.add_column("releases", justify="right", no_wrap=True)
+    table.add_column("ε (RDP)", justify="right", no_wrap=True)
+    table.add_column("ε (PLD)", justify="right", no_wrap=True)
+    total = dataset.epsilon
+    table.add_row(
+        "worst", "[bold]the record with the largest ε[/]", f"{dataset.releases:,}",
+        f"[bold]{shown(total.rdp if total else None)}[/]", shown(total.pld if total else None),
+    )  # fmt: skip
+    for kind, lines in (
+        ("client", dataset.by_client),
+        ("group", dataset.by_group),
+        ("changing", dataset.changing),
+        ("channel", dataset.by_channel),
+        ("run", dataset.by_run),
+    ):
+        _add_lines(table, kind, lines)
+    console.print(table)
+
+
+def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:
+    if not lines or (len(lines) == 1 and not lines[0].name):
+        return
+    table.add_section()
+    dearest = sorted(lines, key=lambda line: -(line.epsilon.rdp if line.epsilon else 0.0))
+    for line in dearest[:SHOWN_LINES]:
+        epsilon = line.epsilon
+        table.add_row(
+            kind, escape(line.name) or "(not named)", f"{line.releases:,}",
+            shown(epsilon.rdp if epsilon else None), shown(epsilon.pld if epsilon else None),
+        )  # fmt: skip
+    if len(lines) > SHOWN_LINES:
+        table.add_row(kind, f"[dim]… {len(lines) - SHOWN_LINES} more with smaller ε: --json[/]", "", "", "")
+
+
+def _title(dataset: DatasetAudit) -> str:
+    state, budget = dataset.state, dataset.state.budget
+    name = f"[bold cyan]{escape(state.name)}[/]"
+    if state.simulation:
+        return f"{name}   simulation: noise may be seeded, no ε is claimed"
+    whom = f"δ = {dataset.delta:g}" + (f", {state.neighbouring}" if state.neighbouring else "")
+    if budget is None:
+        return f"{name}   {whom}   no budget"
+    left = f"[bold red]EXCEEDED ({percent(dataset.left)} left)[/]" if dataset.exceeded else (
+        f"[bold green]{percent(dataset.left)} left[/]"
+    )  # fmt: skip
+    bound = "" if state.fingerprint else "   [yellow](bound to the name only)[/]"
+    return f"{name}   {whom}   budget ε = {budget.epsilon:g} at δ = {budget.delta:g}: {left}{bound}"

@@ -1,0 +1,194 @@
+"""`privfair budget`: lifetime budgets of datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from accountant.errors import InputError
+from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent
+
+if TYPE_CHECKING:
+    from accountant.books import DatasetState
+    from accountant.ledger import Ledger
+    from accountant.signing import OwnerKey
+
+app = typer.Typer(no_args_is_help=True, help="Lifetime budgets of datasets: set and show them.")
+
+
+@app.command("set")
+def set_budget(
+    name: Annotated[str, typer.Argument(help="The dataset.")],
+    epsilon: Annotated[float, typer.Option(help="ε for the dataset's whole life.")],
+    delta: Annotated[float, typer.Option(help="δ; far below one over the number of records.")],
+    ledger: LedgerOption = None,
+    adjacency: Annotated[
+        str | None, typer.Option(help="add-or-remove or replace-one; settled by the first budget or release.")
+    ] = None,
+    unit: Annotated[str | None, typer.Option(help="What is protected: record or client.")] = None,
+    people: Annotated[
+        int | None, typer.Option(help="The released number of records, if any; δ must be below 1/people.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The CSV file: binds the budget to this data (needs --key).")
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="The data behind this name changed; what was spent stays spent.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why; written into the ledger.")] = "",
+    key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set or change a dataset's budget. Everything it ever released counts.
+
+    The Rényi order is fixed by the first budget; later ones change the size only. Every change is a row of the
+    ledger: who, when and why.
+
+    Example: privfair budget set patients --epsilon 3 --delta 1e-6 --reason "ethics board, 12 May"
+    """
+    from accountant.budget import Budget
+    from accountant.neighbouring import as_adjacency, as_unit
+
+    owner = load_key(key)
+    with _open_to_write(ledger, owner) as books:
+        before = books.dataset(name)
+        known = before.neighbouring
+        budget = Budget(
+            epsilon,
+            delta,
+            adjacency=as_adjacency(adjacency or (known.adjacency if known else "add-or-remove")),
+            unit=as_unit(unit or (known.unit if known else "record")),
+            people=people,
+        )
+        if data is not None:
+            _bind(books, name, data, owner, changed)
+        books.set_budget(name, budget, reason=reason)
+        _print(books, [books.dataset(name)], as_json, single=True)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str | None, typer.Argument(help="One dataset; left out, all of them.")] = None,
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show budgets and what is left of them. Exit code 1 when one is exceeded.
+
+    Example: privfair budget show
+    """
+    with open_ledger(ledger) as books:
+        states = [state for state in books.datasets() if name in (None, state.name)]
+        if name is not None and not states:
+            known = ", ".join(state.name for state in books.datasets()) or "none"
+            raise InputError("dataset", "must be in the ledger", name, f"It knows: {known}.")
+        fine = _print(books, states, as_json, single=name is not None)
+    if not fine:
+        raise typer.Exit(1)
+
+
+@app.command("new-key")
+def new_key(
+    path: Annotated[Path, typer.Argument(help="Where to write the key; must not exist.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Make an owner's key, for signing a new ledger's rows and for fingerprints of data.
+
+    Keep it away from those who could change the books: whoever has it can also sign.
+
+    Example: privfair budget new-key owner.key
+    """
+    from accountant.signing import OwnerKey
+
+    key = OwnerKey.create(path)
+    if as_json:
+        print(json.dumps({"key": str(path), "key_id": key.key_id}))
+    else:
+        Console(highlight=False).print(f"Key {key.key_id} written to {escape(str(path))} (mode 600).")
+
+
+def _open_to_write(url: str | None, owner: OwnerKey | None) -> Ledger:
+    """The ledger with the key, if it is signed (or new); without, if it was created without one."""
+    books = open_ledger(url, owner, create=True)
+    if owner is None or books.signed_by:
+        return books
+    books.close()
+    return open_ledger(url)
+
+
+def _bind(books: Ledger, name: str, data: Path, owner: OwnerKey | None, changed: bool) -> None:
+    from accountant.fingerprint import fingerprint_csv
+
+    if owner is None:
+        raise InputError("--key", "must be given with --data", None, "Make one: privfair budget new-key owner.key")
+    books.register(name, fingerprint=fingerprint_csv(data, owner), renew=changed)
+
+
+def _print(books: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
+    """Print the budgets; False when one is exceeded."""
+    found = {state.name: _facts(books, state) for state in states}
+    if as_json:
+        one = {"dataset": states[0].name, **found[states[0].name]} if single else {"datasets": found}
+        print(json.dumps({"ledger": books.url, **one}, ensure_ascii=False, allow_nan=False))
+    else:
+        _print_table(books, states, found)
+    return not any(facts["budget"] and facts["budget"]["exceeded"] for facts in found.values())
+
+
+def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
+    from accountant.burndown import budget_left
+    from accountant.spending import worst_record
+
+    budget = state.budget
+    facts: dict[str, Any] = {
+        "simulation": state.simulation,
+        "fingerprint": state.fingerprint or None,
+        "adjacency": state.neighbouring.adjacency.value if state.neighbouring else None,
+        "unit": state.neighbouring.unit.value if state.neighbouring else None,
+        "budget": None,
+    }
+    if budget is not None:
+        spent, client, groups = worst_record(books.spent(state.name))
+        left = budget_left(budget, spent)
+        facts["budget"] = {
+            "epsilon": budget.epsilon,
+            "delta": budget.delta,
+            "order": budget.order,
+            "capacity": budget.capacity,
+            "spent": json_number(spent),
+            "left": json_number(left),
+            "exceeded": spent > budget.capacity,
+            "worst_client": client,
+            "worst_groups": list(groups),
+        }
+    return facts
+
+
+def _print_table(books: Ledger, states: list[DatasetState], found: dict[str, dict[str, Any]]) -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(books.url)}[/]", soft_wrap=True)
+    if not states:
+        console.print("No dataset has a budget or has spent anything.")
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("dataset", "protects", "ε", "δ", "order", "left", "bound to"):
+        table.add_column(column, justify="right" if column in ("ε", "δ", "order", "left") else "left")
+    for state in states:
+        budget, facts = state.budget, found[state.name]["budget"]
+        protects = str(state.neighbouring) if state.neighbouring else "–"
+        if budget is None:
+            what = "simulation, no ε claims" if state.simulation else "no budget"
+            table.add_row(escape(state.name), protects, "–", "–", "–", "–", f"[dim]{what}[/]")
+            continue
+        colour = "red" if facts["exceeded"] else "green"
+        left = f"[bold {colour}]{percent(float(facts['left']))}[/]"
+        bound = f"data {state.fingerprint[:12]}…" if state.fingerprint else "[yellow]the name only[/]"
+        order, size = f"{budget.order:.4g}", f"{budget.epsilon:g}"
+        table.add_row(escape(state.name), protects, size, f"{budget.delta:g}", order, left, bound)
+    console.print(table)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from accountant import Budget, Gaussian, InputError, Laplace, Ledger, NotPrivate, PoissonSampled, epsilon
+from accountant.signing import OwnerKey
+from accountant.spending import Spend
+from privfair.cli import audit as command
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(command.audit)
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch) -> str:
+    """A ledger with two clients, two groups, two channels and two runs."""
+    monkeypatch.delenv("PRIVFAIR_LEDGER", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    address = f"sqlite:///{tmp_path}/ledger.sqlite"
+    with Ledger(address) as ledger:
+        ledger.set_budget("patients", Budget(3.0, 1e-5), reason="board")
+        for run in ("r1", "r2"):
+            for client, rate in (("north", 0.01), ("south", 0.02)):
+                step = PoissonSampled(rate, Gaussian(1.5))
+                ledger.reserve([Spend("patients", step, client=client, channel="updates", run=run, count=20)])
+                scores = [Spend("patients", Laplace(30.0), client, f"sex={g}", "scores", run) for g in "FM"]
+                ledger.reserve(scores)
+        ledger.register("toy", simulation=True)
+        ledger.reserve([Spend("toy", Gaussian(1.0))])
+    return address
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_the_json_report(url):
+    result = run("--ledger", url, "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["fine"]
+    assert report["chain"] == {"verified": True, "signatures": "none", "problems_found": 0, "problems": []}
+    patients = report["datasets"]["patients"]
+    assert (patients["adjacency"], patients["unit"], patients["delta"]) == ("add-or-remove", "record", 1e-5)
+    for name, keys in {
+        "by_client": {"north", "south"},
+        "by_group": {"sex=F", "sex=M"},
+        "by_attribute_change": {"sex"},
+        "by_channel": {"updates", "scores"},
+        "by_run": {"r1", "r2"},
+    }.items():
+        assert set(patients[name]) == keys
+    south = [PoissonSampled(0.02, Gaussian(1.5))] * 40 + [Laplace(30.0)] * 2
+    for method in ("rdp", "pld"):
+        assert patients["epsilon"][method] == pytest.approx(epsilon(south, 1e-5, method), rel=1e-9)
+        assert patients["by_client"]["south"]["epsilon"] == patients["epsilon"]
+    assert 0 < patients["budget"]["left"] < 1
+    assert patients["burn_down"][-1]["left"] == pytest.approx(patients["budget"]["left"])
+    assert report["datasets"]["toy"]["simulation"]
+    assert report["datasets"]["toy"]["epsilon"] is None
+
+
+def test_the_table_for_people(url):
+    result = run("--ledger", url, "--no-pld", "--delta", "1e-6")
+    assert result.exit_code == 0
+    for text in (
+        "chain verified",
+        "patients",
+        "δ = 1e-06",
+        "budget ε = 3 at δ = 1e-05",
+        "left",
+        "sex=F",
+        "updates",
+        "r2",
+    ):
+        assert text in result.output
+    assert "simulation: noise may be seeded, no ε is claimed" in result.output
+    assert max(map(len, result.output.splitlines()[2:])) <= 120
+
+
+def test_many_clients_are_cut_to_the_dearest(tmp_path):
+    address = f"sqlite:///{tmp_path}/l.sqlite"
+    with Ledger(address) as ledger:
+        ledger.reserve([Spend("d", Gaussian(1.0 + n), client=f"client-{n:02}") for n in range(30)])
+    output = run("--ledger", address, "--no-pld").output
+    assert "20 more with smaller ε: --json" in output
+    assert "client-00" in output
+    assert "client-29" not in output
+
+
+def test_the_environment_names_the_ledger(url, monkeypatch):
+    monkeypatch.setenv("PRIVFAIR_LEDGER", url)
+    assert json.loads(run("--json", "--no-pld").stdout)["ledger"] == url
+
+
+def test_a_missing_ledger_is_bad_input_and_is_not_created(tmp_path, monkeypatch):
+    monkeypatch.delenv("PRIVFAIR_LEDGER", raising=False)
+    monkeypatch.chdir(tmp_path)
+    result = run()
+    assert isinstance(result.exception, InputError)
+    assert "must exist" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exceeded_budget_exits_with_one(url):
+    with Ledger(url) as ledger:
+        ledger.record_past([Spend("patients", Gaussian(0.3))])
+    result = run("--ledger", url, "--no-pld")
+    assert result.exit_code == 1
+    assert "EXCEEDED" in result.output
+    report = json.loads(run("--ledger", url, "--no-pld", "--json").stdout)
+    assert (report["fine"], report["chain"]["verified"]) == (False, True)
+    assert report["datasets"]["patients"]["budget"]["exceeded"]
+
+
+def test_infinite_epsilon_is_valid_json(url):
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("other", NotPrivate())])
+    report = json.loads(run("--ledger", url, "--json").stdout)
+    assert report["datasets"]["other"]["epsilon"] == {"rdp": "inf", "pld": "inf"}
+
+
+def test_changed_books_exit_with_one_and_name_the_row(url):
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("DROP TRIGGER entries_no_update")
+    connection.execute("UPDATE entries SET count = 1 WHERE sequence = 3")
+    connection.commit()
+    connection.close()
+    result = run("--ledger", url, "--no-pld")
+    assert result.exit_code == 1
+    assert "THE BOOKS WERE CHANGED" in result.output
+    assert "row 3: was changed" in result.output
+    report = json.loads(run("--ledger", url, "--no-pld", "--json").stdout)
+    assert report["chain"]["problems"][0] == {"row": 3, "what": "was changed: its hash does not fit its content"}
+
+
+def test_books_without_a_beginning_exit_with_one(url):
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("DROP TRIGGER entries_no_delete")
+    connection.execute("DELETE FROM entries WHERE sequence = 1")
+    connection.commit()
+    connection.close()
+    result = run("--ledger", url, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["chain"]["verified"] is False
+    assert "The books are broken" in run("--ledger", url).output
+
+
+def test_a_head_noted_in_a_statement(url, tmp_path):
+    with Ledger(url) as ledger:
+        noted = ledger.head().hash
+    statement = tmp_path / "statement.json"
+    statement.write_text(json.dumps({"run": "r1", "ledger": {"head": noted}}))
+    assert run("--ledger", url, "--no-pld", "--head", str(statement), "--head", noted.upper()).exit_code == 0
+    statement.write_text(json.dumps([{"head": "0" * 64}]))
+    result = run("--ledger", url, "--no-pld", "--head", str(statement))
+    assert result.exit_code == 1
+    assert "is not in the ledger" in result.output
+    statement.write_text("{}")
+    for wrong in (str(statement), "abc"):
+        assert isinstance(run("--ledger", url, "--head", wrong).exception, InputError)
+
+
+def test_signatures_are_checked_with_the_key(tmp_path):
+    key = OwnerKey.create(tmp_path / "owner.key")
+    address = f"sqlite:///{tmp_path}/l.sqlite"
+    with Ledger(address, key=key) as ledger:
+        ledger.reserve([Spend("d", Gaussian(2.0))])
+    report = json.loads(run("--ledger", address, "--no-pld", "--json", "--key", str(tmp_path / "owner.key")).stdout)
+    assert report["chain"]["signatures"] == f"checked with key {key.key_id}"
+    OwnerKey.create(tmp_path / "other.key")
+    assert run("--ledger", address, "--no-pld", "--key", str(tmp_path / "other.key")).exit_code == 1
+
+
+def test_the_burn_down_figure(url, tmp_path):
+    path = tmp_path / "burn-down.png"
+    result = run("--ledger", url, "--no-pld", "--figure", str(path), "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["figure"] == str(path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    result = run("--ledger", url, "--no-pld", "--figure", str(tmp_path / "no-folder" / "x.png"))
+    assert isinstance(result.exception, InputError)
+
+
+def test_wrong_totals_are_rebuilt_on_request(url):
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("INSERT INTO totals VALUES ('patients', 'north', '', 0.0)")
+    connection.execute("INSERT INTO snapshots SELECT 'patients', sequence, hash FROM head")
+    connection.commit()
+    connection.close()
+    assert run("--ledger", url, "--no-pld", "--rebuild-totals").exit_code == 1
+    assert run("--ledger", url, "--no-pld").exit_code == 0
+
+
+def test_the_command_loads_neither_torch_nor_the_heavy_libraries():
+    code = "import sys, privfair.cli.audit, privfair.cli.budget, privfair.cli.calibrate; "
+    code += "print([m for m in ('torch', 'scipy', 'pandas', 'matplotlib', 'sqlalchemy', 'numpy') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"

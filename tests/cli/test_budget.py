@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from accountant import BudgetExceeded, Gaussian, InputError, Ledger
+from accountant.audit import audit
+from accountant.fingerprint import fingerprint_csv
+from accountant.neighbouring import NeighbouringMismatch
+from accountant.signing import OwnerKey
+from accountant.spending import Spend
+from privfair.cli.budget import app
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.sqlite"
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def set_budget(url: str, *more: str, name: str = "patients", epsilon: str = "3"):
+    return run("set", name, "--epsilon", epsilon, "--delta", "1e-5", "--ledger", url, *more)
+
+
+def test_set_and_show(url):
+    result = set_budget(url, "--reason", "ethics board", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["dataset"] == "patients"
+    assert (answer["budget"]["epsilon"], answer["budget"]["left"]) == (3.0, 1.0)
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("patients", Gaussian(10.0), client="north", group="sex=F")])
+        ledger.reserve([Spend("other", Gaussian(10.0))])
+        assert audit(ledger, pld=False).datasets[1].budget_changes[0].reason == "ethics board"
+    shown = json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]
+    assert shown["other"]["budget"] is None
+    assert shown["patients"]["budget"]["worst_client"] == "north"
+    assert shown["patients"]["budget"]["worst_groups"] == ["sex=F"]
+    assert 0 < shown["patients"]["budget"]["left"] < 1
+    one = json.loads(run("show", "patients", "--ledger", url, "--json").stdout)
+    assert one["budget"] == shown["patients"]["budget"]
+
+
+def test_the_table_for_people(url, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    set_budget(url)
+    with Ledger(url) as ledger:
+        ledger.register("toy", simulation=True)
+    output = run("show", "--ledger", url).output
+    for text in ("patients", "add or remove one record", "100.0%", "the name only", "simulation, no ε claims"):
+        assert text in output
+
+
+def test_raising_keeps_the_order(url):
+    first = json.loads(set_budget(url, "--json").stdout)["budget"]
+    second = json.loads(set_budget(url, "--json", epsilon="5").stdout)["budget"]
+    assert second["order"] == first["order"]
+    assert second["capacity"] > first["capacity"]
+
+
+def test_lowering_below_what_is_spent_shows_as_exceeded(url):
+    set_budget(url)
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("patients", Gaussian(3.0))])
+    set_budget(url, epsilon="0.9")
+    assert run("show", "--ledger", url).exit_code == 1
+    assert json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]["patients"]["budget"]["exceeded"]
+    with Ledger(url) as ledger, pytest.raises(BudgetExceeded, match="0 of 1 releases fit"):
+        ledger.reserve([Spend("patients", Gaussian(1000.0))])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--people", "100000"), "delta must be below 1/100000"),
+        (("--adjacency", "both"), "adjacency must be one of"),
+        (("--data", "x.csv"), "--key must be given with --data"),
+    ],
+)
+def test_bad_input(url, more, message):
+    result = set_budget(url, *more)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+
+
+def test_a_budget_takes_the_adjacency_of_the_releases(url):
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("patients", Gaussian(10.0, adjacency="replace-one"))])
+    assert json.loads(set_budget(url, "--json").stdout)["adjacency"] == "replace-one"
+    assert isinstance(set_budget(url, "--adjacency", "add-or-remove").exception, NeighbouringMismatch)
+
+
+def test_binding_to_data_with_a_key(url, tmp_path):
+    made = run("new-key", str(tmp_path / "owner.key"), "--json")
+    key = OwnerKey.load(tmp_path / "owner.key")
+    assert json.loads(made.stdout) == {"key": str(tmp_path / "owner.key"), "key_id": key.key_id}
+    data = tmp_path / "data.csv"
+    data.write_text("age,sex\n31,F\n45,M\n")
+    bind = ("--data", str(data), "--key", str(tmp_path / "owner.key"))
+    answer = json.loads(set_budget(url, *bind, "--json").stdout)
+    assert answer["fingerprint"] == fingerprint_csv(data, key)
+    data.write_text("age,sex\n31,F\n46,M\n")
+    assert "renew=True" in str(set_budget(url, *bind).exception)
+    assert set_budget(url, *bind, "--changed").exit_code == 0
+    with Ledger(url, key=key) as ledger:
+        report = audit(ledger, pld=False, key=key)
+    assert report.fine
+    assert report.signatures.startswith("checked")
+    assert isinstance(set_budget(url).exception, InputError)  # a signed ledger wants its key
+
+
+def test_a_key_is_also_welcome_for_an_unsigned_ledger(url, tmp_path):
+    Ledger(url).close()
+    OwnerKey.create(tmp_path / "owner.key")
+    (tmp_path / "data.csv").write_text("a\n1\n")
+    result = set_budget(url, "--data", str(tmp_path / "data.csv"), "--key", str(tmp_path / "owner.key"))
+    assert result.exit_code == 0, result.exception
+
+
+def test_showing_needs_a_ledger_and_a_known_dataset(url):
+    assert "must exist" in str(run("show", "--ledger", url).exception)
+    set_budget(url)
+    assert "It knows: patients" in str(run("show", "nobody", "--ledger", url).exception)
+
+
+def test_an_empty_ledger(url):
+    Ledger(url).close()
+    assert "No dataset has a budget" in run("show", "--ledger", url).output

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from accountant import Composed, Event, InputError, Repeated, epsilon
+from privfair.cli import calibrate as command
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(command.calibrate)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def answer(*arguments: str) -> dict:
+    result = run("--json", *arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def spent(found: dict, noise: float = 1.0, rounds: float = 1.0) -> float:
+    """ε of the printed plan, computed again from the events it prints."""
+    parts = []
+    for name, channel in found["channels"].items():
+        event = json.loads(json.dumps(channel["event"]))
+        inner = event.get("event", event)
+        inner["noise_scale"] *= noise
+        count = channel["releases"] if name == "counts" else round(channel["releases"] * rounds)
+        parts.append(Repeated(Event.from_json(event), count))
+    return epsilon(Composed(tuple(parts)), found["delta"], found["method"])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        (),
+        ("--predictions", "laplace", "--counts", "gaussian", "--conditioning-sets", "2"),
+        ("--counts", "public", "--rounds", "20"),
+        ("--updates", "unused", "--score-range", "2", "--rounds", "1"),
+    ],
+)
+def test_the_noise_meets_the_target_from_below(choice):
+    found = answer("--method", "rdp", "--epsilon", "2", *choice)
+    assert 0.99 * 2 <= found["epsilon"] <= 2
+    assert spent(found) == pytest.approx(found["epsilon"], rel=1e-9)
+    for other in found["other_choices"]:
+        rounds = other["rounds"] / int(dict(zip(choice[::2], choice[1::2], strict=True)).get("--rounds", 100))
+        assert other["epsilon"] == pytest.approx(spent(found, other["noise"], rounds), rel=1e-9)
+
+
+def test_pld_needs_less_noise_than_rdp():
+    plan = ("--rounds", "20", "--predictions", "unused", "--counts-noise", "30")
+    by_pld, by_rdp = answer(*plan, "--method", "pld"), answer(*plan, "--method", "rdp")
+    assert by_pld["channels"]["updates"]["noise_scale"] < by_rdp["channels"]["updates"]["noise_scale"]
+    assert 2.97 <= by_pld["epsilon"] <= 3
+
+
+def test_public_counts_are_accounted_under_replace_one():
+    found = answer("--method", "rdp", "--counts", "public")
+    assert found["adjacency"] == "replace-one"
+    assert set(found["channels"]) == {"updates", "predictions"}
+    assert found["channels"]["updates"]["sensitivity"] == 2
+    assert found["channels"]["predictions"]["event"]["kind"] == "fixed-size-sampled"
+    private = answer("--method", "rdp")
+    assert found["channels"]["updates"]["noise_scale"] > private["channels"]["updates"]["noise_scale"]
+
+
+def test_a_fixed_channel_keeps_its_noise():
+    found = answer("--method", "rdp", "--updates-noise", "2.5", "--fixed", "updates", "--fixed", "counts")
+    assert found["channels"]["updates"]["noise_scale"] == 2.5
+    assert found["channels"]["counts"]["noise_scale"] == 10
+    assert found["epsilon"] <= 3
+
+
+def test_the_tables_for_people(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    result = run("--method", "rdp", "--fixed", "counts")
+    assert result.exit_code == 0
+    for text in (
+        "at δ = 1e-05",
+        "updates",
+        "predictions",
+        "counts (fixed)",
+        "ε for other choices",
+        "50 rounds",
+        "× 0.5",
+    ):
+        assert text in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        (("--updates", "none"), "updates must have noise to meet a target; found 'none'. A channel without noise"),
+        (("--predictions", "none"), "predictions must have noise"),
+        (("--updates", "unused", "--predictions", "unused", "--counts", "public"), "at least one channel"),
+        (("--sampling-rate", "64"), "It is a probability, not a batch size."),
+        (("--counts", "public", "--samples-rate", "0"), "samples_rate must be in (0, 1]"),
+        (("--epsilon", "-1"), "epsilon must be above 0"),
+        (("--fixed", "gradients"), "fixed must be one of updates, predictions, counts"),
+        (("--counts", "public", "--fixed", "counts"), "fixed must be one of updates, predictions;"),
+    ],
+)
+def test_bad_input(choice, message):
+    result = run("--method", "rdp", *choice)
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+
+
+def test_a_method_that_does_not_exist_is_wrong_usage():
+    assert run("--method", "moments").exit_code == 2
