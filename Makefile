@@ -8,8 +8,9 @@ READY  := $(VENV)/.ready
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(READY)   ## compare kernels with and without privacy noise; figure and table in results/
-	@$(BIN)/privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2 --noise gaussian:0.2 --out results/kernels
+demo: $(READY)   ## train a fair model on the built-in federation; compare kernels with and without privacy noise
+	@$(BIN)/privfair train examples/synthetic.toml --set federation.rounds=20 --out results/demo-$$(date +%Y%m%d-%H%M%S)
+	@$(BIN)/privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2 --out results/kernels
 
 test: $(READY)   ## the tests (about two minutes on two cores)
 	$(BIN)/pytest -n auto -m "not slow"

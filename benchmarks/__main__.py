@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["kernels", "accounting", "ledger"]
+ALL = ["kernels", "accounting", "ledger", "training"]
 
 
 def main() -> int:

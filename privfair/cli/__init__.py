@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, kernels
+from privfair.cli import audit, budget, calibrate, data, kernels, train
 
 app = typer.Typer(
     name="privfair",
@@ -21,7 +21,9 @@ app = typer.Typer(
 app.command()(audit.audit)
 app.add_typer(budget.app, name="budget")
 app.command()(calibrate.calibrate)
+app.add_typer(data.app, name="data")
 app.command()(kernels.kernels)
+app.command()(train.train)
 
 
 def _show_version(asked: bool) -> None:

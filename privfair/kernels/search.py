@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,27 +28,28 @@ class SortedIndex:
         self._low, span = float(values[0]), float(values[-1] - values[0])
         self._cells = _CELLS_PER_VALUE * values.size
         self._cells_per_unit = self._cells / span if span > 0 else math.inf
-        if math.isfinite(self._cells_per_unit) and math.isfinite(span):
-            # values are put into cells by the same rounding as points, so that no value is missed
-            per_cell = np.bincount(self._cell(values), minlength=self._cells + 1)
-            self._before = np.cumsum(per_cell) - per_cell
-            self._crowded = per_cell > _CROWD
-            self._steps = int(min(per_cell.max(), _CROWD))
-            self._padded = np.append(values, np.inf)
-        else:
-            self._steps = 0
+        self._even = math.isfinite(self._cells_per_unit) and math.isfinite(span)
+
+    @cached_property
+    def _grid(self) -> tuple[NDArray[np.intp], NDArray[np.bool_], FloatArray, int]:
+        """Values before each cell, whether it is crowded, the values with an end, and the steps from cell to place."""
+        # values are put into cells by the same rounding as points, so that no value is missed
+        per_cell = np.bincount(self._cell(self._values), minlength=self._cells + 1)
+        before = np.cumsum(per_cell) - per_cell
+        return before, per_cell > _CROWD, np.append(self._values, np.inf), int(min(per_cell.max(), _CROWD))
 
     def count_up_to(self, points: FloatArray) -> NDArray[np.intp]:
         """For each point, the number of values ≤ it."""
-        if not self._steps or points.size < _FEW_POINTS:
+        if not self._even or points.size < _FEW_POINTS:
             return np.searchsorted(self._values, points, side="right")
+        before, crowded, padded, steps = self._grid
         cell = self._cell(points)
-        count = self._before.take(cell)
-        for _ in range(self._steps):
-            count += self._padded.take(count) <= points
-        crowded = np.flatnonzero(self._crowded.take(cell))
-        if crowded.size:
-            count[crowded] = np.searchsorted(self._values, points[crowded], side="right")
+        count = before.take(cell)
+        for _ in range(steps):
+            count += padded.take(count) <= points
+        in_crowd = np.flatnonzero(crowded.take(cell))
+        if in_crowd.size:
+            count[in_crowd] = np.searchsorted(self._values, points[in_crowd], side="right")
         return count
 
     def _cell(self, points: FloatArray) -> NDArray[np.intp]:

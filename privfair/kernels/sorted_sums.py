@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,8 +87,7 @@ class SortedSums:
 
     def _tables_of(self, order: int) -> _Tables:
         if order not in self._tables:
-            function = self._exponential.derivative(order)
-            terms = function.merged(_NEAR_RATE_TERMS)
+            terms, at_zero = _terms(self._exponential, order)
             mirrored = -self._y[::-1], self._weights[::-1]
             self._tables[order] = _Tables(
                 polynomial=next(
@@ -100,9 +100,16 @@ class SortedSums:
                 ),
                 left=[(a, _expanded(p, _moments(self._y, self._weights, a, len(p)))) for a, p in terms if a],
                 right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in terms if a],
-                kink=float(function.at_zero()) if order % 2 else 0.0,
+                kink=at_zero if order % 2 else 0.0,
             )
         return self._tables[order]
+
+
+@lru_cache(maxsize=64)
+def _terms(exponential: ExponentialPolynomial, order: int) -> tuple[list[tuple[float, FloatArray]], float]:
+    """The merged terms of E⁽ᵒʳᵈᵉʳ⁾ and its value at 0+; exact fractions are slow, and kernels few."""
+    function = exponential.derivative(order)
+    return function.merged(_NEAR_RATE_TERMS), float(function.at_zero())
 
 
 def _decaying(tables: list[Table], column: NDArray[np.intp], gap: FloatArray) -> FloatArray:

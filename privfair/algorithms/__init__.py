@@ -1,0 +1,1 @@
+"""Fairness tracking and every baseline, on the same hooks."""

@@ -1,0 +1,93 @@
+"""FairFed: clients whose own fairness is far from the global one count less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.algorithms.base import Plain
+from privfair.arrays import FloatArray
+from privfair.interfaces import Ask, Memory, ServerState, measured
+from privfair.messages import MeasureRequest, Objective, OwnPenalty
+
+# which labels a notion conditions on; None: all records
+CONDITIONS: dict[str, tuple[int | None, ...]] = {
+    "statistical_parity": (None,),
+    "equal_opportunity": (1,),
+    "predictive_equality": (0,),
+    "equalized_odds": (0, 1),
+}
+
+
+@dataclass(frozen=True)
+class FairFed(Plain):
+    """Fairness-aware weights (Ezzeldin et al. 2023, arXiv 2110.00857v3, algorithm 1, equations 6 and 7).
+
+        Δ_k = |F_global − F_k|  (or |Acc_k − Acc| where F_k is undefined),   w̄_k ← w̄_k − β(Δ_k − mean Δ),   w = w̄/Σw̄
+
+    F is the difference of positive rates between groups, from the model the round starts with. Clients train with the
+    local MMD penalty, as the paper does ("FairFed's global fair aggregation with MMD-based local fair training").
+
+    Choices: equation 6 can make weights negative; they are cut at 0 (all 0: back to the shares of records). With more
+    than two groups or several conditioning sets F is the vector of differences to the first group, and Δ its largest
+    difference. F_global is the exact pooled one: the counts that equation 7 combines.
+    """
+
+    name: ClassVar[str] = "fairfed"
+    measures: ClassVar[tuple[str, ...]] = ("confusion",)
+
+    strength: float
+    kernel: str
+    beta: float
+    notion: str
+
+    def start(self, records: NDArray[np.int64]) -> Memory:
+        """The clients' shares."""
+        return {"weights": records / records.sum()}
+
+    def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
+        """Ask for confusion counts, move the weights; clients follow their own penalty."""
+        everyone = range(len(state.records))
+        replies = ask(everyone, lambda _: MeasureRequest(state.parameters, self.measures))
+        moved = fairfed_weights(
+            state.algorithm["weights"], np.stack(measured(replies, "confusion")), self.beta, CONDITIONS[self.notion]
+        )
+        if not moved.sum() > 0:
+            moved = state.weights
+        return OwnPenalty(self.kernel, self.strength), {"weights": moved / moved.sum()}
+
+    def weights(self, state: ServerState, memory: Memory) -> FloatArray:
+        """The fairness-aware weights."""
+        return memory["weights"]
+
+
+def fairfed_weights(
+    weights: FloatArray, confusion: FloatArray, beta: float, conditions: tuple[int | None, ...]
+) -> FloatArray:
+    """Equation 6, cut at 0; `confusion` is (clients, groups, label, decision)."""
+    pooled = gaps(confusion.sum(axis=0), conditions)
+    correct = confusion[:, :, 0, 0].sum(axis=1) + confusion[:, :, 1, 1].sum(axis=1)
+    total = confusion.sum(axis=(1, 2, 3))
+    accuracy = np.divide(correct, total, out=np.zeros_like(correct), where=total > 0)
+    overall = correct.sum() / max(total.sum(), 1.0)
+    difference = np.empty(len(weights))
+    for k, table in enumerate(confusion):
+        apart = np.abs(pooled - gaps(table, conditions))
+        defined = apart[~np.isnan(apart)]
+        difference[k] = defined.max() if defined.size else abs(accuracy[k] - overall)
+    moved: FloatArray = np.maximum(weights - beta * (difference - difference.mean()), 0.0)
+    return moved
+
+
+def gaps(table: FloatArray, conditions: tuple[int | None, ...]) -> FloatArray:
+    """P(decision = 1 | A = 0, …) − P(decision = 1 | A = a, …), a ≥ 1, on each conditioning set; NaN where undefined."""
+    result = []
+    for label in conditions:
+        by_decision = table.sum(axis=1) if label is None else table[:, label]
+        size = by_decision.sum(axis=1)
+        rate = np.divide(by_decision[:, 1], size, out=np.full(len(size), np.nan), where=size > 0)
+        result.append(rate[0] - rate[1:])
+    return np.concatenate(result)

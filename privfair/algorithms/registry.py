@@ -1,0 +1,58 @@
+"""Algorithms by name."""
+
+from __future__ import annotations
+
+from accountant.errors import InputError
+from privfair.algorithms.agnostic import Agnostic
+from privfair.algorithms.fairfed import CONDITIONS, FairFed
+from privfair.algorithms.fedavg import FedAvgOnly
+from privfair.algorithms.fedfb import FedFB
+from privfair.algorithms.local_fairness import Centralized, LocalFairness
+from privfair.algorithms.mmd_fedavg import MmdFedAvg
+from privfair.clients.task import TaskKind
+from privfair.config import Config
+from privfair.datasets.records import Schema
+from privfair.fairness.cells import Cells
+from privfair.interfaces import Algorithm
+
+
+def build_algorithm(config: Config, schema: Schema, cells: Cells) -> Algorithm:
+    """The algorithm of a configuration."""
+    fairness, federation = config.fairness, config.federation
+    method, kernel, strength = federation.method, fairness.kernel, fairness.strength
+    if method in ("fairfed", "fedfb"):
+        _check_decisions(method, config, schema)
+    match method:
+        case "mmd_fedavg":
+            return MmdFedAvg(
+                strength=strength,
+                kernel=kernel,
+                samples=fairness.samples,
+                drift=federation.drift_correction,
+                quotas=fairness.quotas,
+                domain=TaskKind.of(schema).score_range(cells.notion.score),
+                seed=config.run.seed,
+            )
+        case "fedavg":
+            return FedAvgOnly()
+        case "local_fairness":
+            return LocalFairness(strength, kernel)
+        case "centralized":
+            return Centralized(strength, kernel)
+        case "agnostic":
+            return Agnostic(federation.agnostic_step, config.run.seed)
+        case "fairfed":
+            return FairFed(strength, kernel, federation.fairfed_beta, fairness.notion)
+        case "fedfb":
+            return FedFB(federation.fedfb_step, fairness.notion, len(schema.sensitive[0].values))
+
+
+def _check_decisions(method: str, config: Config, schema: Schema) -> None:
+    """FairFed and FedFB are defined on decisions and labels, for one attribute."""
+    if schema.task != "binary":
+        raise InputError("federation.method", f"{method} needs a binary label", schema.task)
+    if config.fairness.notion not in CONDITIONS:
+        known = ", ".join(CONDITIONS)
+        raise InputError("fairness.notion", f"must be one of {known} for {method}", config.fairness.notion)
+    if len(schema.sensitive) > 1:
+        raise InputError("data.sensitive", f"must be one attribute for {method}", len(schema.sensitive))

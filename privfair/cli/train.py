@@ -1,0 +1,122 @@
+"""`privfair train`: one federated run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from accountant.errors import InputError
+
+if TYPE_CHECKING:
+    from privfair.api import Result
+    from privfair.config import Config
+
+
+def train(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; every key has a default.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, for example fairness.lambda=0.5")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one under runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder after its last round.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Train one model over all data holders, fair over all their records together.
+
+    Without a config: the built-in synthetic federation. The folder of the run holds the resolved configuration, the
+    history, the model and the metrics; after an interruption, --resume gives what the whole run would have given.
+
+    Example: privfair train --set data.name=compas --set model.name=mlp --set fairness.lambda=1
+    """
+    from privfair.api import default_directory
+    from privfair.api import train as run_training
+    from privfair.config import Config
+
+    if resume is not None:
+        if config is not None or overrides or out is not None:
+            raise InputError("--resume", "takes its configuration from the run", "a config, --set or --out beside it")
+        from privfair.run_directory import RunDirectory
+
+        resolved = RunDirectory.open(resume).read_config()
+        arguments: dict[str, Any] = {"resume": resume}
+    else:
+        resolved = Config.read(config, overrides or ()) if config else Config.build({}, overrides or ())
+        where = out or (Path(resolved.run.out) if resolved.run.out else default_directory(resolved))
+        arguments = {"config": resolved, "out": where}
+
+    if as_json:
+        result = run_training(**arguments)
+        print(json.dumps(result.metrics, allow_nan=False))
+        return
+    with _progress(resolved) as progress:
+        task = progress.add_task("training", total=resolved.federation.rounds, accuracy="–", unfairness="–")
+
+        def report(row: dict[str, Any]) -> None:
+            accuracy, unfairness = _number(row.get("accuracy")), _number(row.get("statistical_parity"))
+            progress.update(task, completed=row["round"], accuracy=accuracy, unfairness=unfairness)
+
+        result = run_training(**arguments, report=report)
+    _print(result, resolved)
+
+
+def _progress(config: Config) -> Progress:
+    return Progress(
+        TextColumn(f"{config.data.name}, {config.federation.method}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}  SP unfairness {task.fields[unfairness]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _print(result: Result, config: Config) -> None:
+    console = Console(highlight=False)
+    metrics = result.metrics
+    records = sum(c["test"] for c in metrics["data"]["clients"].values())
+    console.print(
+        f"[bold]{config.federation.method}[/] on {config.data.name}: {len(metrics['data']['clients'])} clients, "
+        f"{metrics['rounds']} rounds, λ = {config.fairness.strength:g}, {metrics['seconds']['total']:.1f} s. "
+        f"Figures on the {records} test records of all clients."
+    )
+    figures = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    figures.add_column("figure")
+    figures.add_column("value", justify="right")
+    figures.add_column("95% interval", justify="right")
+    for name, value in {"accuracy": result.accuracy, "rmse": metrics["rmse"], **result.unfairness}.items():
+        if value is not None:
+            interval = metrics["confidence_intervals"].get(name)
+            label = name if name in ("accuracy", "rmse") else f"unfairness: {name}"
+            figures.add_row(label, f"{value:.4f}", f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else "")
+    console.print(figures)
+    for attribute, table in metrics["groups"].items():
+        console.print(_group_table(attribute, table))
+    for note in metrics["data"]["notes"]:
+        console.print(f"[dim]{config.data.name}: {note}[/]")
+    console.print(f"[dim]{metrics['privacy']['note']}[/]")
+    console.print(f"  run  {result.out}")
+
+
+def _group_table(attribute: str, groups: dict[str, dict[str, float | None]]) -> Table:
+    table = Table(
+        title=f"by {attribute}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    columns = list(next(iter(groups.values())))
+    table.add_column(attribute)
+    for column in columns:
+        table.add_column(column.replace("_", " "), justify="right")
+    for group, row in groups.items():
+        table.add_row(group, *(f"{row[c]:.0f}" if c == "records" else _number(row[c]) for c in columns))
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,1 @@
+"""The data holders' side: a client answers requests, and nothing else leaves it."""

@@ -1,0 +1,169 @@
+"""Configuration: validated TOML. Every key has a default; an unknown one is an error that suggests the nearest name."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from accountant.errors import InputError
+
+Method = Literal["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    """[data]: the dataset and its options (`privfair data list` tells them)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = "synthetic"
+    test_fraction: float = Field(0.25, ge=0, lt=1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What goes to the dataset's own loader."""
+        return dict(self.model_extra or {})
+
+
+class ModelConfig(Section):
+    """[model]"""
+
+    name: str = "logistic"
+    hidden: tuple[int, ...] = (16,)
+
+    @field_validator("hidden")
+    @classmethod
+    def _positive(cls, hidden: tuple[int, ...]) -> tuple[int, ...]:
+        if any(width < 1 for width in hidden):
+            raise ValueError("widths of hidden layers must be 1 or more")
+        return hidden
+
+
+class FairnessConfig(Section):
+    """[fairness]"""
+
+    notion: str = "statistical_parity"
+    strength: float = Field(1.0, ge=0, alias="lambda")
+    kernel: str = "energy"
+    tracker: Literal["samples"] = "samples"
+    samples: int = Field(100, ge=1)
+    quotas: Literal["random", "largest_remainder"] = "random"
+
+
+class FederationConfig(Section):
+    """[federation]"""
+
+    method: Method = "mmd_fedavg"
+    optimizer: Literal["fedavg", "fedprox", "scaffold", "fedadam", "fedavgm"] = "fedavg"
+    rounds: int = Field(100, ge=1)
+    local_epochs: int = Field(1, ge=1)
+    batch_size: int = Field(100, ge=1)
+    learning_rate: float = Field(0.05, gt=0)
+    learning_rate_decay: float = Field(1.0, gt=0, le=1)
+    server_learning_rate: float | None = Field(None, gt=0)
+    clients_per_round: int | None = Field(None, ge=1)
+    drift_correction: Literal["none", "own", "shared"] = "none"
+    proximal: float = Field(0.01, ge=0)  # FedProx: μ
+    agnostic_step: float = Field(0.1, gt=0)  # agnostic: step of the clients' weights
+    fairfed_beta: float = Field(1.0, ge=0)
+    fedfb_step: float = Field(0.1, gt=0)  # FedFB: α
+
+
+class RunConfig(Section):
+    """[run]"""
+
+    seed: int = Field(0, ge=0)
+    out: str | None = None
+    engine: Literal["local"] = "local"
+    dtype: Literal["float32", "float64"] = "float32"
+    evaluate_every: int = Field(1, ge=1)
+
+
+class Config(Section):
+    """A whole run."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    fairness: FairnessConfig = FairnessConfig.model_construct()
+    federation: FederationConfig = FederationConfig()
+    run: RunConfig = RunConfig()
+
+    @staticmethod
+    def read(path: Path, overrides: Sequence[str] = ()) -> Config:
+        """From a TOML file, with `section.key=value` overrides."""
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError("config", "must be a TOML file that exists", str(path)) from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise InputError("config", f"must be a readable TOML file ({error})", str(path)) from None
+        return Config.build(tree, overrides)
+
+    @staticmethod
+    def build(tree: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+        """From nested tables, with overrides; whatever is wrong becomes an `InputError`."""
+        merged = {section: dict(table) if isinstance(table, Mapping) else table for section, table in tree.items()}
+        for override in overrides:
+            _override(merged, override)
+        try:
+            return Config.model_validate(merged)
+        except ValidationError as error:
+            raise _explained(error) from None
+
+    def as_tables(self) -> dict[str, Any]:
+        """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""
+        tables = self.model_dump(mode="json", by_alias=True)
+        return {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    """Apply one `section.key=value`; the value in TOML, or a bare word."""
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not equals or not dot:
+        raise InputError("--set", "must look like section.key=value", text, "For example fairness.lambda=0.5.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    table = tree.setdefault(section, {})
+    if not isinstance(table, dict):
+        raise InputError(section, "must be a table", table)
+    table[key] = parsed
+
+
+def _explained(error: ValidationError) -> InputError:
+    """The first problem, with the nearest name for an unknown key."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] != "extra_forbidden":
+        return InputError(where or "config", _rule(problem["msg"]), problem["input"])
+    known = _known_keys(problem["loc"])
+    close = get_close_matches(str(problem["loc"][-1]), known, n=1)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return InputError(where, "is not a key that is known here", problem["input"], f"{hint}Known: {', '.join(known)}.")
+
+
+def _rule(message: str) -> str:
+    """Pydantic's words as a rule."""
+    message = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    return f"must be {message}" if message.startswith(("a ", "greater", "less", "'")) else f"is wrong: {message}"
+
+
+def _known_keys(location: tuple[Any, ...]) -> list[str]:
+    """The keys of the table in which a key was unknown."""
+    fields = Config.model_fields
+    if len(location) == 1:
+        return list(fields)
+    section: Any = fields[location[0]].annotation
+    return [field.alias or name for name, field in section.model_fields.items()]

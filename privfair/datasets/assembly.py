@@ -1,0 +1,92 @@
+"""From encoded rows to a federation: by client, then into training and test records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accountant.errors import InputError
+from privfair.datasets.columns import Column, encode_all
+from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
+from privfair.datasets.split import held_out
+from privfair.datasets.tables import Table
+
+NAMES_SHOWN = 5
+
+
+def assemble(
+    name: str,
+    schema: Schema,
+    records: Records,
+    *,
+    client_of: Sequence[str],
+    tested: NDArray[np.bool_],
+    order: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Federation:
+    """The federation in which row i belongs to `client_of[i]` and is a test record iff `tested[i]`.
+
+    Clients come in the given order, and in the order of their names where none is given. A client of `order` that has
+    no records is left out.
+    """
+    if len(records) == 0:
+        raise InputError(f"dataset {name}", "must have at least one record", 0, "See what the options leave out.")
+    place = {client: position for position, client in enumerate(order)}
+    names = sorted(set(client_of), key=lambda client: (place.get(client, len(place)), client))
+    code = {client: position for position, client in enumerate(names)}
+    codes = np.array([code[client] for client in client_of], dtype=np.int64)
+    by_client = np.argsort(codes, kind="stable")
+    starts = np.searchsorted(codes[by_client], np.arange(1, len(names)))
+    clients = tuple(
+        ClientData(client, records.take(at[~tested[at]]), records.take(at[tested[at]]))
+        for client, at in zip(names, np.split(by_client, starts), strict=True)
+    )
+    empty = [
+        *_empty_note("training", [client.name for client in clients if len(client.train) == 0], len(clients)),
+        *_empty_note("test", [client.name for client in clients if len(client.test) == 0], len(clients)),
+    ]
+    return Federation(name, schema, clients, (*notes, *empty))
+
+
+def _empty_note(kind: str, names: list[str], total: int) -> list[str]:
+    """A note about clients that have nothing on one side, if there are any."""
+    if not names:
+        return []
+    shown = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
+    return [f"{len(names)} of {total} clients have no {kind} records: {shown}."]
+
+
+def assemble_table(
+    name: str,
+    table: Table,
+    *,
+    columns: Sequence[Column],
+    label: str,
+    labels: ArrayLike,
+    sensitive: Sequence[tuple[SensitiveAttribute, ArrayLike]],
+    client_of: Sequence[str],
+    order: Sequence[str] = (),
+    seed: int,
+    test_fraction: float,
+    notes: Sequence[str] = (),
+) -> Federation:
+    """The federation of a published table with 0/1 labels, encoded by declared columns and split on the rows' text."""
+    features, feature_names, encoding_notes = encode_all(columns, table.column, len(table))
+    records = Records(
+        features,
+        np.asarray(labels, dtype=np.float32),
+        np.column_stack([np.asarray(codes, dtype=np.int64) for _, codes in sensitive]),
+        np.zeros((len(table), 0), dtype=np.bool_),
+    )
+    attributes = tuple(attribute for attribute, _ in sensitive)
+    return assemble(
+        name,
+        Schema(feature_names, "binary", label, (0.0, 1.0), attributes),
+        records,
+        client_of=client_of,
+        tested=held_out(table.contents(), seed=seed, test_fraction=test_fraction),
+        order=order,
+        notes=(*notes, *encoding_notes),
+    )

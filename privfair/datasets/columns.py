@@ -1,0 +1,157 @@
+"""Declared columns: how a value of the file becomes numbers that a model can use.
+
+Ranges and categories are declared, never taken from the records here, so that no record has a say in how another one
+is encoded. A value that cannot be used is replaced, never refused: an error would tell about the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.datasets.options import choice
+
+TRANSFORMS: dict[str, Callable[[Any], Any]] = {
+    "linear": lambda x: x,
+    "log": np.log,
+    "log1p": np.log1p,
+    "symlog": lambda x: np.sign(x) * np.log1p(np.abs(x)),
+}
+OTHER = "other"
+LONGEST_NUMBER = 40  # an array of text has the width of its longest value: never make one of a long text
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A number in a public range, mapped to [−1, 1]: t ↦ (t − middle) / (half the range), t = transform(value).
+
+    Values outside the range are clipped to it; missing and non-finite ones become the middle, 0. Transforms: linear,
+    log, log1p, symlog (sign(x)·ln(1 + |x|)).
+    """
+
+    name: str
+    low: float
+    high: float
+    transform: str = "linear"
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        choice(f"transform of {self.name}", self.transform, TRANSFORMS)
+        if not (isfinite(self.high - self.low) and self.low < self.high):
+            raise InputError(f"range of {self.name}", "must be two finite numbers, the smaller first", self.range)
+        smallest = {"log": 0.0, "log1p": -1.0}.get(self.transform)
+        if smallest is not None and self.low <= smallest:
+            remedy = "Use another transform or a higher lower end."
+            raise InputError(
+                f"range of {self.name}", f"must be above {smallest:g} for {self.transform}", self.low, remedy
+            )
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The two ends."""
+        return self.low, self.high
+
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features it gives."""
+        return (self.name,)
+
+    def encode(self, values: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """One feature per value, and notes on what was replaced."""
+        raw = numbers(values)
+        missing = ~np.isfinite(raw)
+        clipped = np.clip(raw, self.low, self.high)
+        change = TRANSFORMS[self.transform]
+        start, end = float(change(self.low)), float(change(self.high))
+        scaled = (change(np.where(missing, self.low, clipped)) - (start + end) / 2) / ((end - start) / 2)
+        outside = int((~missing & (raw != clipped)).sum())
+        notes = []
+        if missing.any():
+            notes.append(f"{self.name}: {int(missing.sum())} missing values set to the middle of the range.")
+        if outside:
+            notes.append(f"{self.name}: {outside} values clipped to the range {self.low:g} to {self.high:g}.")
+        return np.where(missing, 0.0, scaled)[:, None], tuple(notes)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of the declared values, as one 0/1 feature each; all others, and missing ones, are "other".
+
+    Without `other` there is no feature for "other": such a record has 0 everywhere.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    other: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not self.values or len(set(self.values)) != len(self.values):
+            raise InputError(f"categories of {self.name}", "must be different from each other", self.values)
+
+    @property
+    def all_values(self) -> tuple[str, ...]:
+        """The declared values, and "other" if it counts as one."""
+        return self.values if not self.other or OTHER in self.values else (*self.values, OTHER)
+
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features it gives."""
+        return tuple(f"{self.name}={value}" for value in self.all_values)
+
+    def codes(self, values: Sequence[str]) -> NDArray[np.int64]:
+        """The index of each value in `all_values`; that of "other" for an undeclared one, −1 if there is none."""
+        index = {value: code for code, value in enumerate(self.all_values)}
+        other = index.get(OTHER, -1)
+        return np.array([index.get(value, other) for value in values], dtype=np.int64)
+
+    def encode(self, values: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """One feature per category, and notes on what was replaced."""
+        codes = self.codes(values)
+        features = np.zeros((len(values), len(self.all_values)))
+        known = np.flatnonzero(codes >= 0)
+        features[known, codes[known]] = 1.0
+        return features, self.unknown_note(values)
+
+    def unknown_note(self, values: Sequence[str]) -> tuple[str, ...]:
+        """A note on values outside the declared ones, if there are any."""
+        unknown = len(values) - sum(map(frozenset(self.values).__contains__, values))
+        return (f'{self.name}: {unknown} missing or undeclared values are "{OTHER}".',) if unknown else ()
+
+
+Column = Numeric | Categorical
+
+
+def numbers(values: Sequence[str]) -> NDArray[np.float64]:
+    """The values as numbers, NaN where there is none."""
+    if max(map(len, values), default=0) > LONGEST_NUMBER:
+        return _one_by_one(values)
+    try:
+        return np.array(values, dtype=np.str_).astype(np.float64)
+    except ValueError:
+        return _one_by_one(values)
+
+
+def _one_by_one(values: Sequence[str]) -> NDArray[np.float64]:
+    return np.fromiter(map(_number, values), dtype=np.float64, count=len(values))
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return np.nan
+
+
+def encode_all(
+    columns: Sequence[Column], read: Callable[[str], Sequence[str]], count: int
+) -> tuple[NDArray[np.float32], tuple[str, ...], tuple[str, ...]]:
+    """The features of all columns side by side, their names, and the notes; `read` gives a column's values."""
+    encoded = [column.encode(read(column.name)) for column in columns]
+    features = np.column_stack([part for part, _ in encoded]) if encoded else np.zeros((count, 0))
+    names = tuple(name for column in columns for name in column.feature_names())
+    return features.astype(np.float32), names, tuple(note for _, notes in encoded for note in notes)

@@ -1,0 +1,180 @@
+"""Anybody's CSV file with a column that says who holds each record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.datasets.assembly import assemble
+from privfair.datasets.catalogue import Dataset
+from privfair.datasets.columns import Categorical, Column, encode_all
+from privfair.datasets.conditions import TRUE, membership
+from privfair.datasets.declared import Declaration, read_declaration, read_task
+from privfair.datasets.inference import infer_column, infer_groups, is_missing
+from privfair.datasets.labels import binary_labels, regression_labels
+from privfair.datasets.options import nearest
+from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
+from privfair.datasets.roles import Roles, choose_features, read_roles
+from privfair.datasets.split import held_out
+from privfair.datasets.tables import Table, read_table
+
+INFERRED = (
+    "Schema inferred from the records (ranges, categories, groups): for simulations only. "
+    "Declare a schema before any privacy claim."
+)
+
+
+def load(
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    path: str | Path,
+    label: str,
+    sensitive: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    test: str | None = None,
+    id: str | None = None,
+    conditions: Mapping[str, str] | None = None,
+    schema: str | Path | Mapping[str, Any] | None = None,
+    task: str = "binary",
+    positive: Any = None,
+    label_range: Sequence[float] | None = None,
+    delimiter: str = ",",
+) -> Federation:
+    """The records of a CSV file at the clients that one of its columns names.
+
+    File: `path`, in UTF-8, the first line naming the columns, values separated by `delimiter`.
+    Columns: `label`; `sensitive`, one or a list; `client` (without it there is one client, "all"); `features`, by
+    default all the rest (with a schema: all declared ones) except those used otherwise; `test`, 1 for test records
+    (without it the split is decided by a hash of each record's text, or of its `id` column, so that a person's records
+    stay together); `conditions`, a table name = "column" (of 0 and 1) or name = "column op value".
+    Schema: `schema` is a TOML file or a table with numeric ranges, categories, task, positive label and label_range.
+    Without it they are taken from the records, which is for simulations only; `task`, `positive` and `label_range` can
+    then be given as options.
+    Encoding: numbers are clipped to their range and mapped to [−1, 1]; missing and non-finite ones become the middle,
+    0. Categories are 0/1 columns; missing and undeclared ones are "other" (a declared column may drop such records
+    instead: unknown = "drop"). Records without a label or a client are dropped. The notes count all of that.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise InputError("path", "must be a CSV file that exists", str(path))
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise InputError("delimiter", "must be one character", delimiter)
+    table = read_table(source, delimiter=delimiter)
+    roles = read_roles(table, label, sensitive, client, test, id, conditions or {})
+    declaration = _declaration(schema, task, positive, label_range)
+    known = choose_features(table, roles, features, declaration)
+    table, notes = _usable(table, roles, declaration, [*known, *roles.sensitive])
+    columns = [_column(name, table, declaration) for name in known]
+    groups = [_groups(name, table, declaration) for name in roles.sensitive]
+    labels, ends = _labels(table, roles, declaration)
+    kept = ~np.isnan(labels)
+    if not kept.all():
+        notes.append(f"{int((~kept).sum())} records dropped: no usable label.")
+        table, labels = table.where(kept), labels[kept]
+    encoded, names, encoding_notes = encode_all(columns, table.column, len(table))
+    tested, split_notes = _tested(table, roles, seed, test_fraction)
+    codes = [group.codes(table.column(group.name)) for group in groups]
+    group_notes = [note for group in groups for note in group.unknown_note(table.column(group.name))]
+    return assemble(
+        "csv",
+        Schema(
+            names,
+            declaration.task,
+            label,
+            ends,
+            tuple(SensitiveAttribute(group.name, group.all_values) for group in groups),
+            tuple(roles.conditions),
+            declaration.inferred,
+        ),
+        Records(encoded, labels.astype(np.float32), np.column_stack(codes), membership(table, roles.conditions)),
+        client_of=table.column(client) if client is not None else ["all"] * len(table),
+        tested=tested,
+        notes=(*([INFERRED] if declaration.inferred else []), *notes, *encoding_notes, *group_notes, *split_notes),
+    )
+
+
+def _declaration(schema: Any, task: Any, positive: Any, label_range: Any) -> Declaration:
+    """The declared schema, or one without columns, which are then inferred."""
+    if schema is None:
+        return Declaration(*read_task(task, positive, label_range))
+    if task != "binary" or positive is not None or label_range is not None:
+        rule = "must stand in the schema, not beside it"
+        raise InputError("task, positive, label_range", rule, (task, positive, label_range))
+    declaration = read_declaration(schema)
+    if declaration.task == "regression" and declaration.label_range is None:
+        raise InputError("label_range", "must be declared for a regression task", None, "For example [0, 100].")
+    return declaration
+
+
+def _usable(table: Table, roles: Roles, declaration: Declaration, used: list[str]) -> tuple[Table, list[str]]:
+    """The records with a client and no value for which they are to be dropped, and notes on the others."""
+    notes = []
+    if roles.client is not None:
+        kept = [not is_missing(value) for value in table.column(roles.client)]
+        if not all(kept):
+            notes.append(f"{len(kept) - sum(kept)} records dropped: no client.")
+            table = table.where(kept)
+    for name in dict.fromkeys(name for name in used if name in declaration.dropping):
+        column = _column(name, table, declaration)
+        kept = [code >= 0 for code in column.codes(table.column(name))] if isinstance(column, Categorical) else []
+        if not all(kept):
+            notes.append(f"{len(kept) - sum(kept)} records dropped: undeclared value of {name}.")
+            table = table.where(kept)
+    return table, notes
+
+
+def _column(name: str, table: Table, declaration: Declaration) -> Column:
+    """The column as declared, or as its values suggest."""
+    if declaration.columns is None:
+        return infer_column(name, table.column(name))
+    if name not in declaration.columns:
+        remedy = f"Add it under [numeric] or [categories]. {nearest(name, declaration.columns)}"
+        raise InputError(f"column {name}", "must be declared in the schema", name, remedy)
+    return declaration.columns[name]
+
+
+def _groups(name: str, table: Table, declaration: Declaration) -> Categorical:
+    """The groups of a sensitive column."""
+    if declaration.columns is None:
+        return infer_groups(name, table.column(name))
+    column = _column(name, table, declaration)
+    if not isinstance(column, Categorical):
+        raise InputError(f"sensitive column {name}", "must have declared categories", "a numeric range")
+    return column
+
+
+def _labels(table: Table, roles: Roles, declaration: Declaration) -> tuple[NDArray[np.float64], tuple[float, float]]:
+    """The labels, NaN where there is none, and their range."""
+    values = table.column(roles.label)
+    if declaration.task == "regression":
+        return regression_labels(roles.label, values, declaration.label_range)
+    return binary_labels(roles.label, values, declaration.positive, declared=not declaration.inferred), (0.0, 1.0)
+
+
+def _tested(table: Table, roles: Roles, seed: int, test_fraction: float) -> tuple[NDArray[np.bool_], list[str]]:
+    """Which records are for testing: by the file's own column, by person, or record by record."""
+    if roles.test is not None:
+        marks = {*TRUE, "test"}
+        tested = np.array([value.casefold() in marks for value in table.column(roles.test)], dtype=np.bool_)
+        return tested, [f"Split by the column {roles.test}: {int(tested.sum())} test records."]
+    if roles.id is None:
+        return held_out(table.contents(), seed=seed, test_fraction=test_fraction), []
+    pairs = zip(table.column(roles.id), table.contents(), strict=True)
+    persons = [b"record " + content if is_missing(person) else b"id " + person.encode() for person, content in pairs]
+    return held_out(persons, seed=seed, test_fraction=test_fraction, together=True), []
+
+
+DATASET = Dataset(
+    name="csv",
+    description="your own CSV file; a column says which client holds each record",
+    source="the path you give",
+    licence="yours",
+    load=load,
+)

@@ -1,0 +1,57 @@
+"""Exact figures of a simulation, over the pooled records of all clients. No real deployment can compute them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from privfair.clients.task import TaskKind
+from privfair.datasets.records import Federation, Records
+from privfair.fairness.cells import Cells
+from privfair.fairness.metrics import Predicted, accuracy, penalty_mmd2, root_mean_squared_error, unfairness
+from privfair.kernels.base import Kernel
+from privfair.models import FlatModel
+
+Row = dict[str, float | int | None]
+
+
+class Evaluator:
+    """The objective F(θ) = E L + λ·MMD² on train and test records, accuracy and unfairness on test records."""
+
+    def __init__(self, federation: Federation, cells: Cells, kernel: Kernel, strength: float, model: FlatModel) -> None:
+        """Pool the records once."""
+        self.schema = federation.schema
+        self._cells, self._kernel, self._strength, self._model = cells, kernel, strength, model
+        self._task = TaskKind.of(federation.schema)
+        self._parts = {"train": federation.pooled_train(), "test": federation.pooled_test()}
+        self._tensors = {
+            name: (torch.tensor(r.features, dtype=model.flat.dtype), torch.tensor(r.labels, dtype=model.flat.dtype))
+            for name, r in self._parts.items()
+        }
+
+    def predicted(self, part: str) -> Predicted:
+        """What the model says of the train or test records."""
+        x, y = self._tensors[part]
+        with torch.no_grad():
+            outputs = self._model.outputs(x)
+            predictions = self._task.predictions(outputs).numpy().astype(np.float64)
+            losses = self._task.losses(outputs, y).numpy().astype(np.float64)
+        return Predicted(self._parts[part], predictions, losses)
+
+    def records(self, part: str) -> Records:
+        """The pooled train or test records."""
+        return self._parts[part]
+
+    def row(self, round_number: int) -> Row:
+        """One line of the history, under the model's present parameters."""
+        row: Row = {"round": round_number}
+        for part in ("train", "test"):
+            if not len(self._parts[part]):
+                continue
+            predicted = self.predicted(part)
+            loss, mmd2 = float(predicted.losses.mean()), penalty_mmd2(predicted, self._cells, self._kernel)
+            row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self._strength * mmd2}
+            if part == "test":
+                row |= {"accuracy": accuracy(predicted, self.schema), **unfairness(predicted, self.schema)}
+                row["rmse"] = root_mean_squared_error(predicted) if self.schema.task == "regression" else None
+        return row

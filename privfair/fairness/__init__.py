@@ -1,0 +1,1 @@
+"""Group fairness: notions, the penalty that training follows, and the metrics that people read."""

@@ -1,0 +1,64 @@
+"""Cells: which records are in which group and conditioning set, and how the penalty weighs them.
+
+A cell is (sensitive attribute, conditioning set, group). The penalty compares every pair of groups of an attribute on
+every conditioning set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.datasets.records import Records, Schema
+from privfair.fairness.notions import Notion
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One attribute on one conditioning set: the cells of its groups, by position in the flat list of all cells."""
+
+    attribute: int
+    condition: int
+    cells: range
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a notion over a schema, flat."""
+
+    notion: Notion
+    comparisons: tuple[Comparison, ...]
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(notion: Notion, schema: Schema) -> Cells:
+        """Every attribute, every conditioning set, every group."""
+        comparisons: list[Comparison] = []
+        names: list[str] = []
+        for a, attribute in enumerate(schema.sensitive):
+            for j, condition in enumerate(notion.sets):
+                comparisons.append(Comparison(a, j, range(len(names), len(names) + len(attribute.values))))
+                names += [f"{attribute.name}={value}, {condition.name}" for value in attribute.values]
+        return Cells(notion, tuple(comparisons), tuple(names))
+
+    def __len__(self) -> int:
+        """How many cells there are."""
+        return len(self.names)
+
+    def membership(self, records: Records) -> NDArray[np.bool_]:
+        """(records, cells): which record is in which cell."""
+        sets = self.notion.membership(records)
+        member = np.zeros((len(records), len(self)), dtype=bool)
+        for c in self.comparisons:
+            for group, cell in enumerate(c.cells):
+                member[:, cell] = sets[:, c.condition] & (records.groups[:, c.attribute] == group)
+        return member
+
+    def counts(self, records: Records) -> Counts:
+        """Records in each cell."""
+        sizes: Counts = self.membership(records).sum(axis=0).astype(np.int64)
+        return sizes

@@ -1,0 +1,83 @@
+"""Notions of group fairness: which score is compared, on which records.
+
+A notion asks that the distribution of a score S(h(x), y) be the same in every group, on each of its conditioning
+sets (Rychener, Kuhn & Hu 2025, Table 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.datasets.records import Records, Schema
+
+Score = Literal["prediction", "loss"]
+
+
+@dataclass(frozen=True)
+class ConditioningSet:
+    """A named part of the records."""
+
+    name: str
+    contains: Callable[[Records], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Notion:
+    """A score and the conditioning sets on which its distribution is compared between groups."""
+
+    name: str
+    score: Score
+    sets: tuple[ConditioningSet, ...]
+
+    def membership(self, records: Records) -> NDArray[np.bool_]:
+        """One column per conditioning set: which records are in it."""
+        return np.stack([np.asarray(s.contains(records), dtype=bool) for s in self.sets], axis=1)
+
+
+EVERYONE = ConditioningSet("everyone", lambda records: np.ones(len(records), dtype=bool))
+
+
+def _with_label(value: float) -> ConditioningSet:
+    return ConditioningSet(f"label {value:g}", lambda records: records.labels == value)
+
+
+STATISTICAL_PARITY = Notion("statistical_parity", "prediction", (EVERYONE,))
+EQUAL_OPPORTUNITY = Notion("equal_opportunity", "prediction", (_with_label(1),))
+PREDICTIVE_EQUALITY = Notion("predictive_equality", "prediction", (_with_label(0),))
+EQUALIZED_ODDS = Notion("equalized_odds", "prediction", (_with_label(0), _with_label(1)))
+RISK_PARITY = Notion("risk_parity", "loss", (EVERYONE,))
+
+_NEEDS_LABELS = (EQUAL_OPPORTUNITY, PREDICTIVE_EQUALITY, EQUALIZED_ODDS)
+_FIXED = {n.name: n for n in (STATISTICAL_PARITY, RISK_PARITY, *_NEEDS_LABELS)}
+NAMES = (*_FIXED, "conditional_statistical_parity")
+
+
+def notion_by_name(name: str, schema: Schema) -> Notion:
+    """The notion of this name for data of this schema.
+
+    `conditional_statistical_parity` compares predictions on each of the conditioning sets that the data declare.
+    """
+    if name == "conditional_statistical_parity":
+        if not schema.conditions:
+            rule = "needs conditioning sets, and the data declare none"
+            raise InputError("fairness.notion", rule, name, "Declare data.conditions.")
+        return Notion(name, "prediction", tuple(_declared(i, label) for i, label in enumerate(schema.conditions)))
+    if name not in _FIXED:
+        close = get_close_matches(name, NAMES, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise InputError("fairness.notion", "must be a known notion", name, f"{hint}Known: {', '.join(NAMES)}.")
+    notion = _FIXED[name]
+    if notion in _NEEDS_LABELS and schema.task != "binary":
+        raise InputError("fairness.notion", "conditions on binary labels, and the task is regression", name)
+    return notion
+
+
+def _declared(index: int, label: str) -> ConditioningSet:
+    return ConditioningSet(label, lambda records: records.conditions[:, index])

@@ -1,0 +1,115 @@
+"""The seams: what an algorithm, a federated optimiser and a backend promise each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.arrays import FloatArray
+from privfair.messages import Measures, Objective, Reply, Request, Update
+
+Memory = Mapping[str, FloatArray]  # what a server-side object remembers between rounds; all of it is in the checkpoint
+Ask = Callable[
+    [Sequence[int], Callable[[int], Request]], list[Reply]
+]  # (clients, request for each) -> replies in order
+
+
+class Backend(Protocol):
+    """Where clients live: this process, a batched program, another machine."""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        ...
+
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
+        """Send each client its request; its reply. The only place where data leave a client."""
+        ...
+
+    def client_state(self) -> Memory:
+        """What clients remember between rounds, for a simulation's checkpoint."""
+        ...
+
+    def restore_clients(self, state: Memory) -> None:
+        """Take `client_state` back."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """All that the server knows between two rounds."""
+
+    round: int
+    parameters: FloatArray
+    records: NDArray[np.int64]  # per client
+    cells: NDArray[np.int64]  # (clients, cells)
+    algorithm: Memory
+    optimizer: Memory
+
+    @property
+    def weights(self) -> FloatArray:
+        """ν_k: each client's share of all records."""
+        shares: FloatArray = self.records / self.records.sum()
+        return shares
+
+
+class Algorithm(Protocol):
+    """A way to be fair: what to ask before training, what each client minimises, how clients are weighed."""
+
+    name: ClassVar[str]
+    measures: ClassVar[tuple[str, ...]]  # local figures its messages carry beside scores, updates and counts
+
+    def start(self, records: NDArray[np.int64]) -> Memory:
+        """What it remembers before the first round."""
+        ...
+
+    def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
+        """What clients minimise this round, and what it remembers."""
+        ...
+
+    def weights(self, state: ServerState, memory: Memory) -> FloatArray:
+        """How clients' updates are weighed; they sum to 1."""
+        ...
+
+    def snapshot_at(self, state: ServerState) -> float | None:
+        """At which share of the local steps it wants to see the parameters too, if at all."""
+        ...
+
+    def after(
+        self, state: ServerState, memory: Memory, parameters: FloatArray, updates: Mapping[int, Update], ask: Ask
+    ) -> Memory:
+        """What it remembers after the round, given the new parameters."""
+        ...
+
+
+class FederatedOptimizer(Protocol):
+    """How updates move the model."""
+
+    @property
+    def proximal(self) -> float:
+        """FedProx's μ, which clients need to know."""
+        ...
+
+    @property
+    def uses_control(self) -> bool:
+        """Whether clients correct their steps by control variates."""
+        ...
+
+    def start(self, parameters: FloatArray) -> Memory:
+        """What it remembers before the first round."""
+        ...
+
+    def step(
+        self, parameters: FloatArray, delta: FloatArray, control_delta: FloatArray | None, memory: Memory
+    ) -> tuple[FloatArray, Memory]:
+        """New parameters from the weighted mean of the updates."""
+        ...
+
+
+def measured(replies: Sequence[Reply], quantity: str) -> list[FloatArray]:
+    """One quantity from the replies to a `MeasureRequest`."""
+    return [reply.values[quantity] for reply in replies if isinstance(reply, Measures)]

@@ -1,0 +1,91 @@
+"""Models: logistic regression, multilayer perceptrons, and any `torch.nn.Module` of the user's."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from accountant.errors import InputError
+from privfair.arrays import FloatArray
+from privfair.randomness import stream
+
+
+def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dtype: torch.dtype) -> nn.Module:
+    """A fresh module with one output per record, initialised from the seed alone.
+
+    `logistic`, `mlp` (ReLU between the hidden layers), or "package.module:factory", called with the number of features.
+    """
+    # a module's own initialisation draws from torch's global generator: lent a seeded one, and given back
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(seed, "model").integers(2**63)))
+        if name == "logistic":
+            module: nn.Module = nn.Linear(features, 1)
+        elif name == "mlp":
+            module = _perceptron(features, hidden)
+        else:
+            module = _factory(name)(features)
+    if not isinstance(module, nn.Module):
+        raise InputError("model.name", "must name a factory that returns a torch.nn.Module", type(module).__name__)
+    return module.to(dtype)
+
+
+def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
+    sizes = [features, *hidden]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+
+
+def _factory(name: str) -> Callable[[int], Any]:
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise InputError("model.name", "must be logistic, mlp or package.module:factory", name)
+    try:
+        return getattr(importlib.import_module(module_name), attribute)  # type: ignore[no-any-return]  # user's own
+    except (ImportError, AttributeError) as error:
+        raise InputError("model.name", f"must name a factory that can be imported ({error})", name) from None
+
+
+class FlatModel:
+    """A module whose parameters and gradients are each one flat tensor: a step is two operations, a message one."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Move the module's trainable parameters into one tensor."""
+        self.module = module
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        if not parameters:
+            raise InputError("model", "must have trainable parameters", "none")
+        self.flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.gradient = torch.zeros_like(self.flat)
+        offset = 0
+        for p in parameters:
+            end = offset + p.numel()
+            p.data = self.flat[offset:end].view_as(p)
+            p.grad = self.gradient[offset:end].view_as(p)
+            offset = end
+
+    def load(self, parameters: FloatArray) -> None:
+        """Set all parameters."""
+        self.flat.copy_(torch.from_numpy(np.asarray(parameters)))
+
+    def parameters(self) -> FloatArray:
+        """A copy of all parameters."""
+        return self.flat.numpy().copy()
+
+    def outputs(self, x: torch.Tensor) -> torch.Tensor:
+        """The module's output for each record: a logit, or a prediction for regression."""
+        result: torch.Tensor = self.module(x)
+        if result.shape not in ((len(x), 1), (len(x),)):
+            raise InputError("model", "must give one number for each record", tuple(result.shape))
+        return result.reshape(-1)
+
+    def zero_gradient(self) -> None:
+        """Before a backward pass."""
+        self.gradient.zero_()

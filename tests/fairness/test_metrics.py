@@ -1,0 +1,84 @@
+"""Metrics against fairlearn and against counting by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
+
+from privfair.datasets.records import Records, Schema, SensitiveAttribute
+from privfair.fairness.cells import Cells
+from privfair.fairness.metrics import Predicted, accuracy, confidence_intervals, group_table, penalty_mmd2, unfairness
+from privfair.fairness.notions import EQUALIZED_ODDS
+from privfair.kernels import EnergyKernel, mmd2
+
+
+def example(n: int = 300, groups: int = 3) -> tuple[Predicted, Schema]:
+    rng = np.random.default_rng(0)
+    schema = Schema(
+        ("x",), "binary", "y", (0, 1), (SensitiveAttribute("colour", tuple(f"c{i}" for i in range(groups))),)
+    )
+    records = Records(
+        rng.normal(size=(n, 1)),
+        rng.integers(2, size=n),
+        rng.integers(groups, size=(n, 1)),
+        np.zeros((n, 0), dtype=bool),
+    )
+    return Predicted(records, rng.uniform(size=n), rng.exponential(size=n)), schema
+
+
+def test_unfairness_equals_fairlearn() -> None:
+    predicted, schema = example()
+    found = unfairness(predicted, schema)
+    decisions = (predicted.predictions >= 0.5).astype(int)
+    labels, groups = predicted.records.labels.astype(int), predicted.records.groups[:, 0]
+    parity = demographic_parity_difference(labels, decisions, sensitive_features=groups)
+    odds = equalized_odds_difference(labels, decisions, sensitive_features=groups)
+    assert found["statistical_parity"] == pytest.approx(parity)
+    assert found["equalized_odds"] == pytest.approx(odds)
+    assert accuracy(predicted, schema) == pytest.approx(np.mean(decisions == labels))
+
+
+def test_group_table_counts_right() -> None:
+    predicted, schema = example()
+    table = group_table(predicted, schema)
+    mine = predicted.records.groups[:, 0] == 1
+    assert table["c1"]["records"] == mine.sum()
+    assert table["c1"]["selection_rate"] == pytest.approx(np.mean(predicted.predictions[mine] >= 0.5))
+    assert table["c1"]["mean_score"] == pytest.approx(predicted.predictions[mine].mean())
+
+
+def test_missing_groups_and_labels_give_none() -> None:
+    predicted, schema = example(20, 2)
+    one_group = Records(
+        predicted.records.features, np.zeros(20), np.zeros((20, 1), dtype=int), predicted.records.conditions
+    )
+    found = unfairness(Predicted(one_group, predicted.predictions, predicted.losses), schema)
+    assert found["statistical_parity"] is None
+    assert found["equal_opportunity"] is None
+    assert found["equalized_odds"] is None
+    table = group_table(Predicted(one_group, predicted.predictions, predicted.losses), schema)
+    assert list(table) == ["c0"]
+
+
+def test_penalty_is_the_sum_over_pairs_and_sets() -> None:
+    predicted, schema = example(60, 3)
+    cells = Cells.of(EQUALIZED_ODDS, schema)
+    groups, labels, scores = predicted.records.groups[:, 0], predicted.records.labels, predicted.predictions
+    expected = 0.0
+    for label in (0, 1):
+        for a, b in ((0, 1), (0, 2), (1, 2)):
+            expected += mmd2(
+                scores[(groups == a) & (labels == label)], scores[(groups == b) & (labels == label)], EnergyKernel()
+            )
+    assert penalty_mmd2(predicted, cells, EnergyKernel()) == pytest.approx(expected)
+
+
+def test_confidence_intervals_have_the_right_width() -> None:
+    """The bootstrap interval of an accuracy of n records is about ±1.96·√(p(1−p)/n); within 15% at 500 draws."""
+    predicted, schema = example(1000, 2)
+    intervals = confidence_intervals(predicted, schema, np.random.default_rng(1))
+    low, high = intervals["accuracy"]
+    p = accuracy(predicted, schema) or 0.0
+    assert low < p < high
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 1000), rel=0.15)
