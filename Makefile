@@ -13,7 +13,7 @@ demo: $(READY)   ## train a fair model on the built-in federation; compare kerne
 	@$(BIN)/privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2 --out results/kernels
 
 test: $(READY)   ## the tests (about two minutes on two cores)
-	$(BIN)/pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
 
 test-slow: $(READY) ## long fault, deployment and browser tests
 	$(BIN)/pytest -m slow

@@ -27,6 +27,7 @@ from privfair.fairness.metrics import (
     root_mean_squared_error,
     unfairness,
 )
+from privfair.fairness.notions import Notion
 from privfair.models import build_module
 from privfair.randomness import stream
 from privfair.run_directory import RunDirectory
@@ -85,6 +86,7 @@ def train(
     config: Config | Mapping[str, Any] | str | Path | None = None,
     *,
     dataset: Federation | None = None,
+    notion: Notion | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     report: Report | None = None,
@@ -95,7 +97,8 @@ def train(
     `config` is a TOML file, nested tables or a `Config`; sections can be given by name as well:
     `train(data={"name": "compas"}, fairness={"lambda": 0.5})`. With `out` (or `run.out`) the run is kept on disk with a
     checkpoint after every round, and `resume` continues one: bit for bit what an uninterrupted run would have given.
-    `dataset` trains on data of your own making instead of a registered dataset.
+    `dataset` trains on data of your own making instead of a registered dataset, and `notion` with a fairness notion of
+    your own (`privfair.fairness.notions`): any score and any conditioning sets.
     """
     if resume is not None:
         if config is not None or sections or out is not None:
@@ -105,10 +108,10 @@ def train(
     else:
         resolved = _resolve(config, sections)
         where = out if out is not None else resolved.run.out
-        setting = build(resolved, dataset)  # before anything is written: bad input leaves no trace
+        setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
         directory = None if where is None else RunDirectory.create(Path(where), resolved)
         return _finish(run(setting, directory, report), directory)
-    return _finish(run(build(resolved, dataset), directory, report), directory)
+    return _finish(run(build(resolved, dataset, notion), directory, report), directory)
 
 
 def load(path: str | Path) -> TrainedModel:

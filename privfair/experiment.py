@@ -18,7 +18,7 @@ from privfair.datasets.records import ClientData, Federation
 from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator, Row
 from privfair.fairness.cells import Cells
-from privfair.fairness.notions import notion_by_name
+from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import Algorithm, FederatedOptimizer, ServerState
 from privfair.kernels.parse import parse_kernel
 from privfair.metering import Metered
@@ -45,13 +45,13 @@ class Setting:
     initial: FloatArray
 
 
-def build(config: Config, federation: Federation | None = None) -> Setting:
-    """Load the data, make model, clients and algorithm. `federation` overrides the configured data."""
+def build(config: Config, federation: Federation | None = None, notion: Notion | None = None) -> Setting:
+    """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones."""
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
     schema, seed = federation.schema, config.run.seed
-    cells = Cells.of(notion_by_name(config.fairness.notion, schema), schema)
+    cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
     kernel = parse_kernel(config.fairness.kernel)
     dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
     module = build_module(config.model.name, len(schema.features), config.model.hidden, seed, dtype)

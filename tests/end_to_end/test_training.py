@@ -17,6 +17,7 @@ import privfair
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
+from privfair.fairness.notions import ConditioningSet, Notion
 
 FAST = {"rounds": 4, "local_epochs": 2, "batch_size": 30}
 
@@ -62,6 +63,17 @@ def test_every_notion_trains_and_lowers_its_penalty(notion: str) -> None:
     federation = {"rounds": 15, "local_epochs": 2, "batch_size": 50}
     ends = [
         privfair.train(dataset=data, fairness={"notion": notion, "lambda": strength}, federation=federation)
+        for strength in (0.0, 2.0)
+    ]
+    free, penalised = (r.metrics["objective"]["train_mmd2"] for r in ends)
+    assert penalised < free
+
+
+def test_a_notion_of_ones_own() -> None:
+    own = Notion("where b is large", "prediction", (ConditioningSet("b above 0", lambda r: r.features[:, 1] > 0),))
+    data = toy(records=120)
+    ends = [
+        privfair.train(dataset=data, notion=own, fairness={"lambda": strength}, federation={**FAST, "rounds": 15})
         for strength in (0.0, 2.0)
     ]
     free, penalised = (r.metrics["objective"]["train_mmd2"] for r in ends)
