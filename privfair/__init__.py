@@ -5,16 +5,23 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privfair.api import Result, TrainedModel, load, train
+    from privfair.api import Result, load, train
     from privfair.config import Config
+    from privfair.trained import TrainedModel
 
 __version__ = version("privfair")
 __all__ = ["Config", "Result", "TrainedModel", "load", "train"]
 
-_HOME = {"Config": "privfair.config"}  # all others: privfair.api, which imports torch, so not before it is needed
+_HOME = {  # where each name lives; not imported before it is needed, because torch is behind most of them
+    "Config": "privfair.config",
+    "Result": "privfair.api",
+    "TrainedModel": "privfair.trained",
+    "load": "privfair.api",
+    "train": "privfair.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'privfair' has no attribute {name!r}")
-    return getattr(import_module(_HOME.get(name, "privfair.api")), name)
+    return getattr(import_module(_HOME[name]), name)

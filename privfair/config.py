@@ -32,7 +32,10 @@ class DataConfig(Section):
     @property
     def options(self) -> dict[str, Any]:
         """What goes to the dataset's own loader."""
-        return dict(self.model_extra or {})
+        options = dict(self.model_extra or {})
+        if "seed" in options:
+            raise InputError("data.seed", "is not an option of a dataset", options["seed"], "Set run.seed.")
+        return options
 
 
 class ModelConfig(Section):
@@ -74,7 +77,7 @@ class FederationConfig(Section):
     clients_per_round: int | None = Field(None, ge=1)
     drift_correction: Literal["none", "own", "shared"] = "none"
     proximal: float = Field(0.01, ge=0)  # FedProx: μ
-    agnostic_step: float = Field(0.1, gt=0)  # agnostic: step of the clients' weights
+    agnostic_step: float = Field(0.01, gt=0)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0)
     fedfb_step: float = Field(0.1, gt=0)  # FedFB: α
 
@@ -112,7 +115,10 @@ class Config(Section):
     @staticmethod
     def build(tree: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         """From nested tables, with overrides; whatever is wrong becomes an `InputError`."""
-        merged = {section: dict(table) if isinstance(table, Mapping) else table for section, table in tree.items()}
+        for section, table in tree.items():
+            if not isinstance(table, Mapping):
+                raise InputError(str(section), "must be a table of keys", table, 'For example {"name": "compas"}.')
+        merged = {section: dict(table) for section, table in tree.items()}
         for override in overrides:
             _override(merged, override)
         try:
@@ -136,10 +142,7 @@ def _override(tree: dict[str, Any], text: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    table = tree.setdefault(section, {})
-    if not isinstance(table, dict):
-        raise InputError(section, "must be a table", table)
-    table[key] = parsed
+    tree.setdefault(section, {})[key] = parsed
 
 
 def _explained(error: ValidationError) -> InputError:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
+from accountant.errors import InputError
 from privfair.clients.task import TaskKind
-from privfair.datasets.records import Federation, Records
+from privfair.datasets.records import Federation
 from privfair.fairness.cells import Cells
-from privfair.fairness.metrics import Predicted, accuracy, penalty_mmd2, root_mean_squared_error, unfairness
+from privfair.fairness.metrics import (
+    Predicted,
+    accuracy,
+    notion_gap,
+    penalty_mmd2,
+    root_mean_squared_error,
+    unfairness,
+)
 from privfair.kernels.base import Kernel
 from privfair.models import FlatModel
 
@@ -33,14 +43,11 @@ class Evaluator:
         """What the model says of the train or test records."""
         x, y = self._tensors[part]
         with torch.no_grad():
-            outputs = self._model.outputs(x)
+            outputs = self._model.evaluate(x)
             predictions = self._task.predictions(outputs).numpy().astype(np.float64)
             losses = self._task.losses(outputs, y).numpy().astype(np.float64)
-        return Predicted(self._parts[part], predictions, losses)
-
-    def records(self, part: str) -> Records:
-        """The pooled train or test records."""
-        return self._parts[part]
+            scores = self._task.scores(outputs, y, self._cells.notion.score).numpy().astype(np.float64)
+        return Predicted(self._parts[part], predictions, losses, scores)
 
     def row(self, round_number: int) -> Row:
         """One line of the history, under the model's present parameters."""
@@ -49,9 +56,14 @@ class Evaluator:
             if not len(self._parts[part]):
                 continue
             predicted = self.predicted(part)
-            loss, mmd2 = float(predicted.losses.mean()), penalty_mmd2(predicted, self._cells, self._kernel)
+            loss = float(predicted.losses.mean())
+            if not math.isfinite(loss):
+                what = f"{part} loss of round {round_number}"
+                raise InputError(what, "must be finite", loss, "Try a smaller learning rate.")
+            mmd2 = penalty_mmd2(predicted, self._cells, self._kernel)
             row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self._strength * mmd2}
             if part == "test":
                 row |= {"accuracy": accuracy(predicted, self.schema), **unfairness(predicted, self.schema)}
+                row[self._cells.notion.name] = notion_gap(predicted, self.schema, self._cells)
                 row["rmse"] = root_mean_squared_error(predicted) if self.schema.task == "regression" else None
         return row

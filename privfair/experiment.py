@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from accountant.errors import InputError
 from privfair.algorithms.registry import build_algorithm
 from privfair.arrays import FloatArray
 from privfair.backends.in_process import InProcess
@@ -22,7 +23,7 @@ from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import Algorithm, FederatedOptimizer, ServerState
 from privfair.kernels.parse import parse_kernel
 from privfair.metering import Metered
-from privfair.models import FlatModel, build_module
+from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
 from privfair.round import Plan, begin, run_round
 from privfair.run_directory import Checkpoint, RunDirectory
@@ -43,6 +44,8 @@ class Setting:
     plan: Plan
     evaluator: Evaluator
     initial: FloatArray
+    notion: str
+    identity: str  # of data and cells: a checkpoint continues only with the same
 
 
 def build(config: Config, federation: Federation | None = None, notion: Notion | None = None) -> Setting:
@@ -53,9 +56,8 @@ def build(config: Config, federation: Federation | None = None, notion: Notion |
     schema, seed = federation.schema, config.run.seed
     cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
     kernel = parse_kernel(config.fairness.kernel)
-    dtype = torch.float64 if config.run.dtype == "float64" else torch.float32
-    module = build_module(config.model.name, len(schema.features), config.model.hidden, seed, dtype)
-    model = FlatModel(module)
+    dtype = torch_type(config.run.dtype)
+    model = FlatModel(build_module(config.model.name, len(schema.features), config.model.hidden, seed, dtype))
     centralized = config.federation.method == "centralized"
     holders = _pooled(federation) if centralized else federation.clients
     clients = [Client(k, c.train, schema, cells, model, seed=seed) for k, c in enumerate(holders)]
@@ -77,6 +79,8 @@ def build(config: Config, federation: Federation | None = None, notion: Notion |
         ),
         evaluator=Evaluator(federation, cells, kernel, config.fairness.strength, model),
         initial=model.parameters(),
+        notion=cells.notion.name,
+        identity=f"{federation.fingerprint()} {'; '.join(cells.names)}",
     )
 
 
@@ -115,8 +119,11 @@ def run(setting: Setting, directory: RunDirectory | None = None, report: Report 
     if checkpoint is None:
         state = begin(backend, setting.algorithm, setting.optimizer, setting.initial)
         history = [_evaluate(setting, state)]
-        checkpoint = _checkpoint(state, backend, history, 0.0)
+        checkpoint = _checkpoint(setting, state, history, 0.0)
     else:
+        if checkpoint.identity != setting.identity:
+            remedy = "Resume with the data and the notion that the run was started with, or start a new run."
+            raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
         state, history = checkpoint.state, list(checkpoint.history)
         backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
     before = checkpoint.seconds
@@ -128,7 +135,7 @@ def run(setting: Setting, directory: RunDirectory | None = None, report: Report 
                 report(history[-1])
         if directory:
             elapsed = before + time.perf_counter() - started
-            directory.write_checkpoint(_checkpoint(state, backend, history, elapsed))
+            directory.write_checkpoint(_checkpoint(setting, state, history, elapsed))
     setting.model.load(state.parameters)
     return RunOutcome(setting, state, history, before + time.perf_counter() - started)
 
@@ -138,8 +145,10 @@ def _evaluate(setting: Setting, state: ServerState) -> Row:
     return setting.evaluator.row(state.round)
 
 
-def _checkpoint(state: ServerState, backend: Metered, history: list[Row], seconds: float) -> Checkpoint:
+def _checkpoint(setting: Setting, state: ServerState, history: list[Row], seconds: float) -> Checkpoint:
+    backend = setting.backend
     return Checkpoint(
+        identity=setting.identity,
         state=state,
         client_state=dict(backend.client_state()),
         history=tuple(history),

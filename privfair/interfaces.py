@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.messages import Measures, Objective, Reply, Request, Update
+from privfair.messages import Counts, Measures, Objective, Reply, Request, Scores, Update
 
 Memory = Mapping[str, FloatArray]  # what a server-side object remembers between rounds; all of it is in the checkpoint
 Ask = Callable[
@@ -110,6 +111,19 @@ class FederatedOptimizer(Protocol):
         ...
 
 
+ReplyKind = TypeVar("ReplyKind", Counts, Scores, Update, Measures)
+
+
+def expect(kind: type[ReplyKind], replies: Sequence[Reply]) -> list[ReplyKind]:
+    """The replies, all of the kind that was asked for; a reply of another kind is an error, never dropped."""
+    checked = []
+    for position, reply in enumerate(replies):
+        if not isinstance(reply, kind):
+            raise InputError(f"reply {position}", f"must be {kind.__name__}", type(reply).__name__)
+        checked.append(reply)
+    return checked
+
+
 def measured(replies: Sequence[Reply], quantity: str) -> list[FloatArray]:
     """One quantity from the replies to a `MeasureRequest`."""
-    return [reply.values[quantity] for reply in replies if isinstance(reply, Measures)]
+    return [reply.values[quantity] for reply in expect(Measures, replies)]

@@ -16,6 +16,11 @@ from privfair.arrays import FloatArray
 from privfair.randomness import stream
 
 
+def torch_type(name: str) -> torch.dtype:
+    """The torch type of a configured name."""
+    return torch.float64 if name == "float64" else torch.float32
+
+
 def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dtype: torch.dtype) -> nn.Module:
     """A fresh module with one output per record, initialised from the seed alone.
 
@@ -44,8 +49,8 @@ def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
 
 
 def _factory(name: str) -> Callable[[int], Any]:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
         raise InputError("model.name", "must be logistic, mlp or package.module:factory", name)
     try:
         return getattr(importlib.import_module(module_name), attribute)  # type: ignore[no-any-return]  # user's own
@@ -59,6 +64,14 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         """Move the module's trainable parameters into one tensor."""
         self.module = module
+        buffers = [name for name, _ in module.named_buffers()]
+        if buffers:
+            raise InputError(
+                "model",
+                "must keep nothing but parameters, which are averaged (BatchNorm keeps running statistics)",
+                buffers[0],
+                "Use GroupNorm or LayerNorm.",
+            )
         parameters = [p for p in module.parameters() if p.requires_grad]
         if not parameters:
             raise InputError("model", "must have trainable parameters", "none")
@@ -79,8 +92,17 @@ class FlatModel:
         """A copy of all parameters."""
         return self.flat.numpy().copy()
 
+    def evaluate(self, x: torch.Tensor) -> torch.Tensor:
+        """As `outputs`, without dropout and without a graph."""
+        was_training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            result = self.outputs(x)
+        self.module.train(was_training)
+        return result
+
     def outputs(self, x: torch.Tensor) -> torch.Tensor:
-        """The module's output for each record: a logit, or a prediction for regression."""
+        """The module's output for each record: a logit, or for regression a place in the label's range minus ½."""
         result: torch.Tensor = self.module(x)
         if result.shape not in ((len(x), 1), (len(x),)):
             raise InputError("model", "must give one number for each record", tuple(result.shape))

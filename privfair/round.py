@@ -9,7 +9,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.interfaces import Algorithm, Ask, Backend, FederatedOptimizer, ServerState
+from privfair.interfaces import Algorithm, Ask, Backend, FederatedOptimizer, ServerState, expect
 from privfair.messages import Counts, CountsRequest, LocalWork, Reply, Request, TrainRequest, Update
 from privfair.randomness import stream
 
@@ -39,7 +39,7 @@ class Plan:
 
 
 def exchange(backend: Backend) -> Ask:
-    """The one door between server and clients: requests go out, replies come back and are checked."""
+    """The one door between server and clients: requests go out, replies come back; updates must be finite."""
 
     def ask(clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
         replies = backend.exchange(clients, request)
@@ -55,10 +55,11 @@ def exchange(backend: Backend) -> Ask:
 
 def begin(backend: Backend, algorithm: Algorithm, optimizer: FederatedOptimizer, parameters: FloatArray) -> ServerState:
     """The state before the first round: clients tell their counts."""
-    replies = exchange(backend)(range(backend.clients), lambda _: CountsRequest())
-    counts = [reply for reply in replies if isinstance(reply, Counts)]
+    counts = expect(Counts, exchange(backend)(range(backend.clients), lambda _: CountsRequest()))
     records = np.array([c.records for c in counts])
     cells = np.stack([c.cells for c in counts])
+    if not records.sum():
+        raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
     return ServerState(0, parameters, records, cells, algorithm.start(records), optimizer.start(parameters))
 
 
@@ -83,8 +84,7 @@ def run_round(
         correction=state.optimizer["control"] if optimizer.uses_control else None,
         snapshot_at=algorithm.snapshot_at(state),
     )
-    replies = ask(cohort, lambda _: request)
-    updates = {k: reply for k, reply in zip(cohort, replies, strict=True) if isinstance(reply, Update)}
+    updates = dict(zip(cohort, expect(Update, ask(cohort, lambda _: request)), strict=True))
 
     # 4 ---- aggregate: a cohort of S of K clients stands for all with weights K/S, which is unbiased
     weights = algorithm.weights(state, memory)

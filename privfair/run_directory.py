@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import tomli_w
@@ -28,6 +29,7 @@ FORMAT = 1
 class Checkpoint:
     """All that a run needs to go on after a round as if nothing had happened."""
 
+    identity: str
     state: ServerState
     client_state: Mapping[str, FloatArray]
     history: tuple[Row, ...]
@@ -46,11 +48,16 @@ class RunDirectory:
     @staticmethod
     def create(path: Path, config: Config) -> RunDirectory:
         """A new run; refuses a folder that already holds something."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InputError("--out", "must be a new or empty folder", str(path), "Use --resume to continue a run.")
-        directory = RunDirectory(path)
-        write_bytes(path / "config.toml", tomli_w.dumps(config.as_tables()).encode())
-        return directory
+        tables = config.as_tables()
+        if isinstance(tables["data"].get("path"), str):  # the run can be resumed from any folder
+            tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
+        try:
+            if path.exists() and not (path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())):
+                raise InputError("--out", "must be a new or empty folder", str(path), "Use --resume to continue a run.")
+            write_bytes(path / "config.toml", tomli_w.dumps(tables).encode())
+        except OSError as error:
+            raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(path)) from None
+        return RunDirectory(path)
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -61,13 +68,31 @@ class RunDirectory:
 
     def read_config(self) -> Config:
         """The run's resolved configuration."""
-        return Config.build(tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8")))
+        return Config.read(self.path / "config.toml")
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The final figures; they are written last, so a run that has them is complete."""
+        path = self.path / "metrics.json"
+        if not path.is_file():
+            raise InputError("run", "must be finished", str(self.path), "Continue it with --resume.")
+        with _readable(path):
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def read_model(self) -> dict[str, Any]:
+        """The weights of the trained model, by name."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = self.path / "model.safetensors"
+        with _readable(path, SafetensorError):
+            return dict(load_file(path))
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint at once."""
         state = checkpoint.state
         about = {
             "format": FORMAT,
+            "identity": checkpoint.identity,
             "round": state.round,
             "history": checkpoint.history,
             "bytes_up": checkpoint.bytes_up,
@@ -91,8 +116,9 @@ class RunDirectory:
         path = self.path / "checkpoint.npz"
         if not path.is_file():
             return None
-        arrays = read_arrays(path)
-        about = json.loads(arrays["about"].tobytes())
+        with _readable(path, BadZipFile, EOFError, KeyError):
+            arrays = read_arrays(path)
+            about = json.loads(arrays["about"].tobytes())
         if about["format"] != FORMAT:
             raise InputError("checkpoint", f"must be of format {FORMAT}", about["format"])
 
@@ -104,7 +130,13 @@ class RunDirectory:
             memory("algorithm"), memory("optimizer"),
         )  # fmt: skip
         return Checkpoint(
-            state, memory("client"), tuple(about["history"]), about["bytes_up"], about["bytes_down"], about["seconds"]
+            identity=about["identity"],
+            state=state,
+            client_state=memory("client"),
+            history=tuple(about["history"]),
+            bytes_up=about["bytes_up"],
+            bytes_down=about["bytes_down"],
+            seconds=about["seconds"],
         )
 
     def write_results(self, metrics: Mapping[str, Any], history: Sequence[Row], model: Mapping[str, Any]) -> None:
@@ -119,3 +151,13 @@ class RunDirectory:
         write_bytes(self.path / "history.csv", buffer.getvalue().encode())
         write_bytes(self.path / "model.safetensors", save(dict(model)))
         write_json(self.path / "metrics.json", metrics)
+
+
+@contextmanager
+def _readable(path: Path, *damage: type[Exception]) -> Iterator[None]:
+    """Turn what a missing or damaged file raises into an error that names it."""
+    kinds: tuple[type[Exception], ...] = (OSError, ValueError, *damage)
+    try:
+        yield
+    except kinds as error:
+        raise InputError(path.name, "must be whole and readable", str(path), f"({error})") from None

@@ -43,5 +43,5 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """What `write_arrays` wrote."""
-    with np.load(path, allow_pickle=False) as archive:
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

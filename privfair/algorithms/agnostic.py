@@ -25,7 +25,7 @@ class Agnostic(Plain):
     clients also report a snapshot; w moves along their losses at the averaged snapshot and is projected to the simplex.
 
     Choices: w starts at the clients' shares of records; `step` is the product γτ of the paper; losses are over all of
-    a client's records. It is fairness among clients; groups are never looked at.
+    a client's records; every client takes part in every round. It is fairness among clients: groups are not looked at.
     """
 
     name: ClassVar[str] = "agnostic"
@@ -53,17 +53,16 @@ class Agnostic(Plain):
     def after(
         self, state: ServerState, memory: Memory, parameters: FloatArray, updates: Mapping[int, Update], ask: Ask
     ) -> Memory:
-        """w ← Π(w + γτ·losses); with a cohort of S of K clients the losses count K/S, and others 0."""
+        """w ← Π(w + γτ·losses), over the clients that have records."""
         mixture = memory["mixture"]
-        trained = sorted(updates)
-        share = mixture[trained] / max(float(mixture[trained].sum()), 1e-300)
-        deltas = [updates[k].snapshot_delta for k in trained]
-        snapshot = state.parameters + sum(w * d for w, d in zip(share, deltas, strict=True) if d is not None)
+        present = [k for k in sorted(updates) if state.records[k]]
+        deltas = ((mixture[k], updates[k].snapshot_delta) for k in present)
+        snapshot = state.parameters + sum(w * d for w, d in deltas if d is not None)
         snapshot = snapshot.astype(parameters.dtype)
-        losses = np.zeros_like(mixture)
-        replies = ask(trained, lambda _: MeasureRequest(snapshot, self.measures))
-        losses[trained] = np.concatenate(measured(replies, "loss")) * len(mixture) / len(trained)
-        return {"mixture": project_to_simplex(mixture + self.step * losses)}
+        losses = np.concatenate(measured(ask(present, lambda _: MeasureRequest(snapshot, self.measures)), "loss"))
+        moved = np.zeros_like(mixture)
+        moved[present] = project_to_simplex(mixture[present] + self.step * losses)
+        return {"mixture": moved}
 
 
 def project_to_simplex(v: FloatArray) -> FloatArray:

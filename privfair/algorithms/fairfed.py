@@ -32,8 +32,8 @@ class FairFed(Plain):
     local MMD penalty, as the paper does ("FairFed's global fair aggregation with MMD-based local fair training").
 
     Choices: equation 6 can make weights negative; they are cut at 0 (all 0: back to the shares of records). With more
-    than two groups or several conditioning sets F is the vector of differences to the first group, and Δ its largest
-    difference. F_global is the exact pooled one: the counts that equation 7 combines.
+    than two groups or several conditioning sets F is the vector of differences to the first group present, and Δ its
+    largest difference. F_global is the exact pooled one: the counts that equation 7 combines.
     """
 
     name: ClassVar[str] = "fairfed"
@@ -68,26 +68,28 @@ def fairfed_weights(
     weights: FloatArray, confusion: FloatArray, beta: float, conditions: tuple[int | None, ...]
 ) -> FloatArray:
     """Equation 6, cut at 0; `confusion` is (clients, groups, label, decision)."""
-    pooled = gaps(confusion.sum(axis=0), conditions)
+    everyone = confusion.sum(axis=0)
+    reference = int(np.argmax(everyone.sum(axis=(1, 2)) > 0))  # the first group that anybody has
+    pooled = gaps(everyone, conditions, reference)
     correct = confusion[:, :, 0, 0].sum(axis=1) + confusion[:, :, 1, 1].sum(axis=1)
     total = confusion.sum(axis=(1, 2, 3))
     accuracy = np.divide(correct, total, out=np.zeros_like(correct), where=total > 0)
     overall = correct.sum() / max(total.sum(), 1.0)
     difference = np.empty(len(weights))
     for k, table in enumerate(confusion):
-        apart = np.abs(pooled - gaps(table, conditions))
+        apart = np.abs(pooled - gaps(table, conditions, reference))
         defined = apart[~np.isnan(apart)]
         difference[k] = defined.max() if defined.size else abs(accuracy[k] - overall)
     moved: FloatArray = np.maximum(weights - beta * (difference - difference.mean()), 0.0)
     return moved
 
 
-def gaps(table: FloatArray, conditions: tuple[int | None, ...]) -> FloatArray:
-    """P(decision = 1 | A = 0, …) − P(decision = 1 | A = a, …), a ≥ 1, on each conditioning set; NaN where undefined."""
+def gaps(table: FloatArray, conditions: tuple[int | None, ...], reference: int = 0) -> FloatArray:
+    """P(decision = 1 | reference, …) − P(decision = 1 | other group, …) on each conditioning set; NaN if undefined."""
     result = []
     for label in conditions:
         by_decision = table.sum(axis=1) if label is None else table[:, label]
         size = by_decision.sum(axis=1)
         rate = np.divide(by_decision[:, 1], size, out=np.full(len(size), np.nan), where=size > 0)
-        result.append(rate[0] - rate[1:])
+        result.append(rate[reference] - np.delete(rate, reference))
     return np.concatenate(result)

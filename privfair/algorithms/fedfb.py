@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ class FedFB(Plain):
         λ_00 ← clip(λ_00 − α_t Σ f_a, 0, 2p_0),   λ_0a ← clip(λ_0a + α_t f_a, 0, 2p_a),   λ_1a = 2p_a − λ_0a.
 
     A record of cell (y, a) weighs λ_ya/p_a in the loss. For the notions that condition on a label y, with mean losses:
-    λ_ya on the simplex of sum P(Y=y), λ_ya ← λ_ya + α_t(L̄_ya − L̄_y0) for a ≥ 1, and the weight is λ_ya·n/n_ya.
+    λ_ya ≥ 0 of sum P(Y=y), λ_ya ← λ_ya + α_t(L̄_ya − L̄_y0) for a ≥ 1, and the weight is λ_ya·n/n_ya.
 
     Choices: the clients' weighted losses are averaged by their numbers of records, so that the pooled weighted loss is
     what is minimised; losses are those of the training records under the new model; the step decays as in the authors'
@@ -60,39 +60,37 @@ class FedFB(Plain):
         replies = ask(everyone, lambda _: MeasureRequest(parameters, self.measures))
         table = np.sum(measured(replies, "group_losses"), axis=0)
         step = self.step / np.sqrt(state.round + 1)
-        move = parity_weights if self.notion == "statistical_parity" else conditional_weights
-        return {"weights": move(memory["weights"], table[..., 0], table[..., 1], step, CONDITIONS[self.notion])}
+        sizes, losses = table[..., 0], table[..., 1]
+        if self.notion == "statistical_parity":
+            return {"weights": parity_weights(memory["weights"], sizes, losses, step)}
+        labels = [label for label in CONDITIONS[self.notion] if label is not None]
+        return {"weights": conditional_weights(memory["weights"], sizes, losses, step, labels)}
 
 
-def parity_weights(
-    weights: FloatArray,
-    sizes: FloatArray,
-    losses: FloatArray,
-    step: float,
-    conditions: tuple[int | None, ...],
-) -> FloatArray:
+def parity_weights(weights: FloatArray, sizes: FloatArray, losses: FloatArray, step: float) -> FloatArray:
     """One step for statistical parity; all arrays are (groups, labels)."""
     n_a = sizes.sum(axis=1)
     present = n_a > 0
-    if not present[0] or present.sum() < 2:
+    if present.sum() < 2:
         return weights
+    reference = int(np.argmax(present))
     safe = np.where(present, n_a, 1.0)
     shares = n_a / n_a.sum()
     signal = (losses[:, 0] - losses[:, 1] - sizes[:, 0]) / safe
-    f = np.where(present, signal - signal[0], 0.0)  # f_a; f_0 = 0
-    multipliers = weights[:, 0] * shares + step * np.where(np.arange(len(f)) == 0, -f.sum(), f)
+    f = np.where(present, signal - signal[reference], 0.0)  # 0 for the reference itself
+    multipliers = weights[:, 0] * shares + step * np.where(np.arange(len(f)) == reference, -f.sum(), f)
     multipliers = np.clip(multipliers, 0.0, 2 * shares)
     negative = np.divide(multipliers, shares, out=np.ones_like(shares), where=present)
     return np.stack([negative, 2 - negative], axis=1)
 
 
 def conditional_weights(
-    weights: FloatArray, sizes: FloatArray, losses: FloatArray, step: float, conditions: tuple[int | None, ...]
+    weights: FloatArray, sizes: FloatArray, losses: FloatArray, step: float, labels: Sequence[int]
 ) -> FloatArray:
     """One step for equal opportunity, predictive equality or equalized odds."""
     result = weights.copy()
     total = sizes.sum()
-    for label in conditions:
+    for label in labels:
         n = sizes[:, label]
         present = np.flatnonzero(n > 0)
         if present.size < 2:
@@ -102,6 +100,6 @@ def conditional_weights(
         change = step * (mean - mean[0])
         change[0] = -change.sum()
         moved = np.maximum(multipliers + change, 0.0)
-        moved *= n.sum() / total / moved.sum()  # back to the simplex
+        moved *= n.sum() / total / moved.sum()  # back to the sum P(Y=y)
         result[present, label] = moved * total / n[present]
     return result

@@ -10,7 +10,7 @@ import numpy as np
 from privfair.algorithms.base import Plain
 from privfair.fairness.quotas import largest_remainder_quotas, random_quotas
 from privfair.fairness.tracking import SharedScores, equal_weights
-from privfair.interfaces import Ask, Memory, ServerState
+from privfair.interfaces import Ask, Memory, ServerState, expect
 from privfair.messages import Drift, Objective, Scores, ScoresRequest, Tracked
 from privfair.randomness import stream
 
@@ -42,7 +42,7 @@ class MmdFedAvg(Plain):
             quotas = largest_remainder_quotas(state.cells, self.samples)
         everyone = range(len(state.cells))
         replies = ask(everyone, lambda k: ScoresRequest(state.round, state.parameters, quotas[k]))
-        shared = [reply.cells for reply in replies if isinstance(reply, Scores)]
+        shared = [reply.cells for reply in expect(Scores, replies)]
         pooled = tuple(np.concatenate(cell) for cell in zip(*shared, strict=True))
         return Tracked(
             SharedScores(

@@ -22,6 +22,7 @@ def build_algorithm(config: Config, schema: Schema, cells: Cells) -> Algorithm:
     method, kernel, strength = federation.method, fairness.kernel, fairness.strength
     if method in ("fairfed", "fedfb"):
         _check_decisions(method, config, schema)
+    _check_combination(config)
     match method:
         case "mmd_fedavg":
             return MmdFedAvg(
@@ -45,6 +46,18 @@ def build_algorithm(config: Config, schema: Schema, cells: Cells) -> Algorithm:
             return FairFed(strength, kernel, federation.fairfed_beta, fairness.notion)
         case "fedfb":
             return FedFB(federation.fedfb_step, fairness.notion, len(schema.sensitive[0].values))
+
+
+def _check_combination(config: Config) -> None:
+    """Options that a method would ignore, or that would make it something else."""
+    f = config.federation
+    if f.method in ("agnostic", "fairfed") and f.optimizer == "scaffold":
+        rule = f"must not be scaffold with {f.method}, whose weights move under the control variates"
+        raise InputError("federation.optimizer", rule, f.optimizer)
+    if f.method == "agnostic" and f.clients_per_round is not None:
+        raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
+    if f.method != "mmd_fedavg" and f.drift_correction != "none":
+        raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
 
 
 def _check_decisions(method: str, config: Config, schema: Schema) -> None:

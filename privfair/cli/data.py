@@ -102,11 +102,16 @@ def check(
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """The options in `key=value` pairs; a value that is not TOML is text."""
+    from privfair.datasets.catalogue import COMMON
+
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise InputError("--set", "must be key=value", pair)
+        if key.strip() in COMMON:
+            own = "--" + key.strip().replace("_", "-")
+            raise InputError("--set", f"must not hold {key.strip()}", pair, f"Use {own}.")
         try:
             settings[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

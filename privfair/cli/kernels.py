@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -38,7 +39,7 @@ def kernels(
     ] = None,
     score_column: Annotated[str, typer.Option(help="The column of the scores.")] = "score",
     group_column: Annotated[str, typer.Option(help="The column of the groups: two different values.")] = "group",
-    repeats: Annotated[int, typer.Option(help="Draws of noise in the Monte-Carlo check.", min=2)] = 100,
+    repeats: Annotated[int, typer.Option(help="Draws of noise in the Monte-Carlo check.", min=20)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of the built-in groups and of the simulated noise.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Folder for kernels.png, curves.csv and mmd2.csv.")] = Path(
         "results/kernels"
@@ -68,12 +69,12 @@ def kernels(
     groups = _built_in_groups(rng) if scores is None else _read_groups(scores, score_column, group_column)
     names, (first, second) = list(groups), groups.values()
 
+    _make_folder(out)
     console = Console(quiet=as_json, highlight=False)
     comparisons: list[Comparison] = []
     with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
         for k, n in progress.track(pairs, description="Comparing kernels"):
             comparisons.append(compare(k, n, first, second, repeats=repeats, rng=rng))
-    out.mkdir(parents=True, exist_ok=True)
     written = {
         "figure": kernel_files.write_figure(comparisons, out / "kernels.png", rng=rng),
         "curves": kernel_files.write_curves(comparisons, out / "curves.csv"),
@@ -87,6 +88,14 @@ def kernels(
     _print_notes(console, comparisons)
     for what, path in written.items():
         console.print(f"  {what:7} {path}")
+
+
+def _make_folder(path: Path) -> None:
+    """The folder for the results, before any work is done for it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(path)) from None
 
 
 def _built_in_groups(rng: Any) -> dict[str, Any]:
@@ -109,12 +118,22 @@ def _read_groups(path: Path, score_column: str, group_column: str) -> dict[str, 
     for option, column in (("--score-column", score_column), ("--group-column", group_column)):
         if column not in table:
             raise InputError(option, f"must be a column of {path.name}: {', '.join(map(str, table))}", column)
-    values = sorted(table[group_column].dropna().unique(), key=str)
+    known = table[group_column].notna()
+    if not known.all():
+        table = table[known]
+        Console(stderr=True).print(f"[dim]{int((~known).sum())} rows without a group are left out[/]")
+    values = sorted(table[group_column].unique(), key=str)
     if len(values) != 2:
         shown = ", ".join(map(str, values[:6]))
         raise InputError("--group-column", f"must hold two groups, not {len(values)} ({shown})", group_column)
     scores = pd.to_numeric(table[score_column], errors="coerce")
-    return {str(v): as_scores(f"scores of group {v}", scores[table[group_column] == v].to_numpy()) for v in values}
+    groups = {str(v): as_scores(f"scores of group {v}", scores[table[group_column] == v].to_numpy()) for v in values}
+    for name, of_group in groups.items():
+        if of_group.size < 3:
+            raise InputError(f"group {name}", "must have three scores or more for a standard error", of_group.size)
+        if abs(of_group).max() > 1e100:
+            raise InputError(f"scores of group {name}", "must be below 1e100", float(abs(of_group).max()))
+    return groups
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -164,7 +183,8 @@ def _values(kernel: Kernel, at: list[float]) -> list[str]:
 
 def _mmd2_table(comparisons: list[Comparison], names: list[str], sizes: list[int], repeats: int) -> Table:
     """MMD² with standard errors, and the checks."""
-    table = _plain_table(f"MMD² between {names[0]} ({sizes[0]} scores) and {names[1]} ({sizes[1]} scores)")
+    first, second = (f"{escape(name)} ({size} scores)" for name, size in zip(names, sizes, strict=True))
+    table = _plain_table(f"MMD² between {first} and {second}")
     for heading in ("kernel, noise", "scores", "kernel used"):
         table.add_column(heading, no_wrap=True)
     table.add_column("MMD² ± s.e.", justify="right", no_wrap=True)

@@ -33,7 +33,12 @@ def train(
     Without a config: the built-in synthetic federation. The folder of the run holds the resolved configuration, the
     history, the model and the metrics; after an interruption, --resume gives what the whole run would have given.
 
-    Example: privfair train --set data.name=compas --set model.name=mlp --set fairness.lambda=1
+    Your own table: privfair train --set data.name=csv --set data.path=people.csv --set data.label=hired --set
+    data.sensitive=sex --set data.client=branch
+
+    Keys are [data] name and the dataset's options (privfair data list), [model] name hidden, [fairness] notion lambda
+    kernel samples, [federation] method optimizer rounds local_epochs batch_size learning_rate drift_correction …,
+    [run] seed; the README explains them, and a wrong one is told with the nearest that is known.
     """
     from privfair.api import default_directory
     from privfair.api import train as run_training
@@ -59,7 +64,7 @@ def train(
         task = progress.add_task("training", total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
         def report(row: dict[str, Any]) -> None:
-            accuracy, unfairness = _number(row.get("accuracy")), _number(row.get("statistical_parity"))
+            accuracy, unfairness = _number(row.get("accuracy")), _number(row.get(resolved.fairness.notion))
             progress.update(task, completed=row["round"], accuracy=accuracy, unfairness=unfairness)
 
         result = run_training(**arguments, report=report)
@@ -71,7 +76,7 @@ def _progress(config: Config) -> Progress:
         TextColumn(f"{config.data.name}, {config.federation.method}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("accuracy {task.fields[accuracy]}  SP unfairness {task.fields[unfairness]}"),
+        TextColumn("accuracy {task.fields[accuracy]}  unfairness {task.fields[unfairness]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
@@ -82,9 +87,11 @@ def _print(result: Result, config: Config) -> None:
     console = Console(highlight=False)
     metrics = result.metrics
     records = sum(c["test"] for c in metrics["data"]["clients"].values())
+    ignores_lambda = config.federation.method in ("fedavg", "agnostic", "fedfb")
+    strength = "" if ignores_lambda else f", λ = {config.fairness.strength:g}"
     console.print(
         f"[bold]{config.federation.method}[/] on {config.data.name}: {len(metrics['data']['clients'])} clients, "
-        f"{metrics['rounds']} rounds, λ = {config.fairness.strength:g}, {metrics['seconds']['total']:.1f} s. "
+        f"{metrics['rounds']} rounds{strength}, {metrics['seconds']['total']:.1f} s. "
         f"Figures on the {records} test records of all clients."
     )
     figures = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -99,23 +106,37 @@ def _print(result: Result, config: Config) -> None:
     console.print(figures)
     for attribute, table in metrics["groups"].items():
         console.print(_group_table(attribute, table))
+    for attribute, about in list(metrics["by_attribute"].items())[1:]:
+        told = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
+        console.print(f"unfairness by {attribute}: {told}")
     for note in metrics["data"]["notes"]:
-        console.print(f"[dim]{config.data.name}: {note}[/]")
+        console.print(f"{config.data.name}: {note}", style="dim", markup=False)
     console.print(f"[dim]{metrics['privacy']['note']}[/]")
     console.print(f"  run  {result.out}")
 
 
-def _group_table(attribute: str, groups: dict[str, dict[str, float | None]]) -> Table:
+SHORT = {"selection_rate": "selected", "true_positive_rate": "TPR", "false_positive_rate": "FPR", "mean_score": "score"}
+
+
+def _group_table(attribute: str, groups: dict[str, dict[str, Any]]) -> Table:
+    """Sizes and rates; ± is half the width of the 95% interval."""
     table = Table(
         title=f"by {attribute}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
-    columns = list(next(iter(groups.values())))
+    columns = [name for name in next(iter(groups.values())) if name != "intervals"]
     table.add_column(attribute)
     for column in columns:
-        table.add_column(column.replace("_", " "), justify="right")
+        table.add_column(SHORT.get(column, column), justify="right", no_wrap=True)
     for group, row in groups.items():
-        table.add_row(group, *(f"{row[c]:.0f}" if c == "records" else _number(row[c]) for c in columns))
+        table.add_row(group, *(_rate(row, column) for column in columns))
     return table
+
+
+def _rate(row: dict[str, Any], column: str) -> str:
+    if column == "records":
+        return f"{row[column]:.0f}"
+    interval = row["intervals"].get(column)
+    return _number(row[column]) + (f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval else "")
 
 
 def _number(value: float | None) -> str:

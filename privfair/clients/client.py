@@ -81,12 +81,16 @@ class Client:
         if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
             nothing = np.zeros_like(request.parameters)
             return Update(nothing, None if request.correction is None else nothing, nothing)
-        trained = train_locally(request, self._data, self._model, rng, self.control)
+        with torch.random.fork_rng(devices=[]):  # for modules that draw while they train, such as dropout
+            torch.manual_seed(int(stream(self._seed, "module", request.round, self.index).integers(2**63)))
+            trained = train_locally(request, self._data, self._model, rng, self.control)
         delta = trained.parameters - request.parameters
         control_delta = None
         if request.correction is not None and self.control is not None:
             # c_k⁺ = c_k − c + (θᵗ − θ_k)/(steps·η)
-            control_delta = -request.correction - delta / (trained.steps * request.work.learning_rate)
+            control_delta = -request.correction - delta / np.asarray(
+                trained.steps * request.work.learning_rate, dtype=delta.dtype
+            )
             self.control = self.control + control_delta
         snapshot = None if trained.snapshot is None else trained.snapshot - request.parameters
         return Update(delta, control_delta, snapshot)

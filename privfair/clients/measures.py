@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.clients.objectives import TrainingData
+from privfair.fairness.metrics import THRESHOLD
 from privfair.models import FlatModel
 
 Measure = Callable[[TrainingData, FloatArray, FloatArray], FloatArray]  # (data, predictions, losses)
 
 
 def _loss(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
-    """Mean task loss."""
-    return np.array([losses.mean()])
+    """Mean task loss; 0 of no records."""
+    return np.array([losses.mean() if losses.size else 0.0])
 
 
 def _confusion(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
     """(groups of the first attribute, label, decision): numbers of records."""
     groups = data.records.groups[:, 0]
     table = np.zeros((len(data.cells.comparisons[0].cells), 2, 2))
-    np.add.at(table, (groups, data.records.labels.astype(np.int64), (predictions >= 0.5).astype(np.int64)), 1)
+    np.add.at(table, (groups, data.records.labels.astype(np.int64), (predictions >= THRESHOLD).astype(np.int64)), 1)
     return table
 
 
@@ -46,8 +46,7 @@ def measure(quantities: Sequence[str], data: TrainingData, model: FlatModel) -> 
     unknown = [q for q in quantities if q not in MEASURES]
     if unknown:
         raise InputError("quantities", f"must be of {', '.join(MEASURES)}", unknown[0])
-    with torch.no_grad():
-        outputs = model.outputs(data.x)
-        predictions = data.task.predictions(outputs).numpy().astype(np.float64)
-        losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
+    outputs = model.evaluate(data.x)
+    predictions = data.task.predictions(outputs).numpy().astype(np.float64)
+    losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
     return {q: MEASURES[q](data, predictions, losses) for q in quantities}

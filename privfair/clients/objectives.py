@@ -74,7 +74,10 @@ def _tracked(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeR
 
     def slopes(positions: NDArray[np.int64], scores: FloatArray) -> FloatArray:
         if isinstance(penalty, DriftingPenalty):
-            penalty.refresh(all_scores(model, data))
+            # own scores from one and the same pass: a record must meet itself at distance exactly 0
+            now = all_scores(model, data)
+            penalty.refresh(now)
+            scores = now[positions]
         return penalty.derivative(scores, coefficients[:, positions]) / positions.size
 
     return slopes
@@ -112,6 +115,5 @@ def _reweighted(objective: Reweighted, data: TrainingData) -> Loss:
 
 def all_scores(model: FlatModel, data: TrainingData) -> FloatArray:
     """The scores of all records under the model's present parameters."""
-    with torch.no_grad():
-        scores = data.task.scores(model.outputs(data.x), data.y, data.cells.notion.score)
+    scores = data.task.scores(model.evaluate(data.x), data.y, data.cells.notion.score)
     return scores.numpy().astype(np.float64)

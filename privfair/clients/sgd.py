@@ -46,8 +46,9 @@ def train_locally(
         shift = torch.from_numpy(np.asarray(request.correction - control)).to(start.dtype)
     total = work.epochs * batches_per_epoch(len(data.y), work)
     snapshot_after = None if request.snapshot_at is None else math.ceil(request.snapshot_at * total)
-    snapshot = model.parameters() if snapshot_after == 0 else None
+    snapshot = None
     steps = 0
+    model.module.train()
     for positions in minibatches(len(data.y), work, rng):
         batch = torch.from_numpy(positions)
         model.zero_gradient()
@@ -60,6 +61,7 @@ def train_locally(
         steps += 1
         if steps == snapshot_after:
             snapshot = model.parameters()
+    model.module.eval()
     return Trained(model.parameters(), steps, snapshot)
 
 

@@ -25,20 +25,25 @@ class TaskKind:
         low, high = (0.0, 1.0) if schema.task == "binary" else schema.label_range
         return TaskKind(schema.task, low, high)
 
+    def unit_predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Predictions in [0, 1]: a probability, or the place in the label's range (an output of 0 is its middle)."""
+        return torch.sigmoid(outputs) if self.task == "binary" else (outputs + 0.5).clamp(0.0, 1.0)
+
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Probabilities, or predictions clipped to the range."""
-        return torch.sigmoid(outputs) if self.task == "binary" else outputs.clamp(self.low, self.high)
+        """Probabilities, or predictions in units of the label."""
+        return self.low + (self.high - self.low) * self.unit_predictions(outputs)
 
     def losses(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Cross-entropy, or the squared error in units of the range, for each record."""
         if self.task == "binary":
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
-        return ((outputs - labels) / (self.high - self.low)).square()
+        return (outputs + 0.5 - (labels - self.low) / (self.high - self.low)).square()
 
     def scores(self, outputs: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
-        """The score that a notion compares: the prediction, or the loss."""
-        return self.predictions(outputs) if kind == "prediction" else self.losses(outputs, labels)
+        """The score that a notion compares: the prediction in [0, 1], or the loss."""
+        return self.unit_predictions(outputs) if kind == "prediction" else self.losses(outputs, labels)
 
-    def score_range(self, kind: str) -> tuple[float, float] | None:
+    @staticmethod
+    def score_range(kind: str) -> tuple[float, float] | None:
         """The range of the scores; a loss has none."""
-        return (self.low, self.high) if kind == "prediction" else None
+        return (0.0, 1.0) if kind == "prediction" else None

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.columns import Column, encode_all
+from privfair.datasets.encoder import Encoder
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.split import held_out
 from privfair.datasets.tables import Table
@@ -23,6 +24,7 @@ def assemble(
     *,
     client_of: Sequence[str],
     tested: NDArray[np.bool_],
+    encoder: Encoder,
     order: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Federation:
@@ -47,7 +49,7 @@ def assemble(
         *_empty_note("training", [client.name for client in clients if len(client.train) == 0], len(clients)),
         *_empty_note("test", [client.name for client in clients if len(client.test) == 0], len(clients)),
     ]
-    return Federation(name, schema, clients, (*notes, *empty))
+    return Federation(name, schema, clients, (*notes, *empty), encoder)
 
 
 def _empty_note(kind: str, names: list[str], total: int) -> list[str]:
@@ -87,6 +89,7 @@ def assemble_table(
         records,
         client_of=client_of,
         tested=held_out(table.contents(), seed=seed, test_fraction=test_fraction),
+        encoder=Encoder(tuple(columns)),
         order=order,
         notes=(*notes, *encoding_notes),
     )

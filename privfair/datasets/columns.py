@@ -24,6 +24,7 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     "symlog": lambda x: np.sign(x) * np.log1p(np.abs(x)),
 }
 OTHER = "other"
+LARGEST_FEATURE = float(np.finfo(np.float32).max)
 LONGEST_NUMBER = 40  # an array of text has the width of its longest value: never make one of a long text
 
 
@@ -61,21 +62,26 @@ class Numeric:
         """The names of the features it gives."""
         return (self.name,)
 
+    def scale(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One feature per number, (n, 1)."""
+        missing = ~np.isfinite(raw)
+        change = TRANSFORMS[self.transform]
+        start, end = float(change(self.low)), float(change(self.high))
+        clipped = np.clip(np.where(missing, self.low, raw), self.low, self.high)
+        scaled = (change(clipped) - (start + end) / 2) / ((end - start) / 2)
+        return np.where(missing, 0.0, scaled)[:, None]
+
     def encode(self, values: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """One feature per value, and notes on what was replaced."""
         raw = numbers(values)
         missing = ~np.isfinite(raw)
-        clipped = np.clip(raw, self.low, self.high)
-        change = TRANSFORMS[self.transform]
-        start, end = float(change(self.low)), float(change(self.high))
-        scaled = (change(np.where(missing, self.low, clipped)) - (start + end) / 2) / ((end - start) / 2)
-        outside = int((~missing & (raw != clipped)).sum())
+        outside = int((~missing & ((raw < self.low) | (raw > self.high))).sum())
         notes = []
         if missing.any():
             notes.append(f"{self.name}: {int(missing.sum())} missing values set to the middle of the range.")
         if outside:
             notes.append(f"{self.name}: {outside} values clipped to the range {self.low:g} to {self.high:g}.")
-        return np.where(missing, 0.0, scaled)[:, None], tuple(notes)
+        return self.scale(raw), tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,28 @@ class Categorical:
         return (f'{self.name}: {unknown} missing or undeclared values are "{OTHER}".',) if unknown else ()
 
 
-Column = Numeric | Categorical
+@dataclass(frozen=True)
+class Plain:
+    """A number that is a feature as it stands, for drawn data; missing and non-finite ones become 0."""
+
+    name: str
+
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the features it gives."""
+        return (self.name,)
+
+    def scale(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One feature per number, (n, 1)."""
+        return np.where(np.isfinite(raw), np.clip(raw, -LARGEST_FEATURE, LARGEST_FEATURE), 0.0)[:, None]
+
+    def encode(self, values: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        """One feature per value, and a note on what was replaced."""
+        raw = numbers(values)
+        missing = int((~np.isfinite(raw)).sum())
+        return self.scale(raw), (f"{self.name}: {missing} missing values set to 0.",) if missing else ()
+
+
+Column = Numeric | Categorical | Plain
 
 
 def numbers(values: Sequence[str]) -> NDArray[np.float64]:

@@ -14,7 +14,9 @@ from privfair.datasets.assembly import assemble
 from privfair.datasets.catalogue import Dataset
 from privfair.datasets.columns import Categorical, Column, encode_all
 from privfair.datasets.conditions import TRUE, membership
+from privfair.datasets.csv_notes import condition_notes, feature_note, group_notes
 from privfair.datasets.declared import Declaration, read_declaration, read_task
+from privfair.datasets.encoder import Encoder
 from privfair.datasets.inference import infer_column, infer_groups, is_missing
 from privfair.datasets.labels import binary_labels, regression_labels
 from privfair.datasets.options import nearest
@@ -27,6 +29,8 @@ INFERRED = (
     "Schema inferred from the records (ranges, categories, groups): for simulations only. "
     "Declare a schema before any privacy claim."
 )
+
+MARKS = (*sorted(TRUE), "test")
 
 
 def load(
@@ -61,43 +65,49 @@ def load(
     0. Categories are 0/1 columns; missing and undeclared ones are "other" (a declared column may drop such records
     instead: unknown = "drop"). Records without a label or a client are dropped. The notes count all of that.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise InputError("path", "must be a CSV file that exists", str(path))
-    if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise InputError("delimiter", "must be one character", delimiter)
-    table = read_table(source, delimiter=delimiter)
-    roles = read_roles(table, label, sensitive, client, test, id, conditions or {})
+    table = _read(path, delimiter)
+    roles = read_roles(table, label, sensitive, client, test, id, {} if conditions is None else conditions)
     declaration = _declaration(schema, task, positive, label_range)
     known = choose_features(table, roles, features, declaration)
-    table, notes = _usable(table, roles, declaration, [*known, *roles.sensitive])
+    notes = [INFERRED] if declaration.inferred else []
+    if features is None:
+        notes.append(feature_note(known, roles, table.columns, declared=not declaration.inferred))
+    table, dropped = _usable(table, roles, declaration, [*known, *roles.sensitive])
     columns = [_column(name, table, declaration) for name in known]
     groups = [_groups(name, table, declaration) for name in roles.sensitive]
-    labels, ends = _labels(table, roles, declaration)
+    labels, ends, label_notes = _labels(table, roles, declaration)
+    notes += [*dropped, *label_notes]
     kept = ~np.isnan(labels)
     if not kept.all():
         notes.append(f"{int((~kept).sum())} records dropped: no usable label.")
         table, labels = table.where(kept), labels[kept]
     encoded, names, encoding_notes = encode_all(columns, table.column, len(table))
     tested, split_notes = _tested(table, roles, seed, test_fraction)
-    codes = [group.codes(table.column(group.name)) for group in groups]
-    group_notes = [note for group in groups for note in group.unknown_note(table.column(group.name))]
+    attributes = tuple(SensitiveAttribute(group.name, group.all_values) for group in groups)
+    codes = np.column_stack([group.codes(table.column(group.name)) for group in groups])
+    members = membership(table, roles.conditions)
+    notes += [*encoding_notes, *(note for group in groups for note in group.unknown_note(table.column(group.name)))]
+    notes += [*group_notes(attributes, codes), *condition_notes(tuple(roles.conditions), members), *split_notes]
     return assemble(
         "csv",
-        Schema(
-            names,
-            declaration.task,
-            label,
-            ends,
-            tuple(SensitiveAttribute(group.name, group.all_values) for group in groups),
-            tuple(roles.conditions),
-            declaration.inferred,
-        ),
-        Records(encoded, labels.astype(np.float32), np.column_stack(codes), membership(table, roles.conditions)),
+        Schema(names, declaration.task, label, ends, attributes, tuple(roles.conditions), declaration.inferred),
+        Records(encoded, labels.astype(np.float32), codes, members),
         client_of=table.column(client) if client is not None else ["all"] * len(table),
         tested=tested,
-        notes=(*([INFERRED] if declaration.inferred else []), *notes, *encoding_notes, *group_notes, *split_notes),
+        encoder=Encoder(tuple(columns)),
+        notes=notes,
     )
+
+
+def _read(path: Any, delimiter: Any) -> Table:
+    """The table in the file."""
+    if not isinstance(path, str | Path):
+        raise InputError("path", "must be the path of a CSV file, as text", path)
+    if not Path(path).is_file():
+        raise InputError("path", "must be a CSV file that exists", str(path))
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
+        raise InputError("delimiter", "must be one character, no line break and no quote", delimiter)
+    return read_table(Path(path), delimiter=delimiter)
 
 
 def _declaration(schema: Any, task: Any, positive: Any, label_range: Any) -> Declaration:
@@ -150,20 +160,24 @@ def _groups(name: str, table: Table, declaration: Declaration) -> Categorical:
     return column
 
 
-def _labels(table: Table, roles: Roles, declaration: Declaration) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """The labels, NaN where there is none, and their range."""
+def _labels(
+    table: Table, roles: Roles, declaration: Declaration
+) -> tuple[NDArray[np.float64], tuple[float, float], list[str]]:
+    """The labels, NaN where there is none, their range, and notes."""
     values = table.column(roles.label)
     if declaration.task == "regression":
         return regression_labels(roles.label, values, declaration.label_range)
-    return binary_labels(roles.label, values, declaration.positive, declared=not declaration.inferred), (0.0, 1.0)
+    labels, notes = binary_labels(roles.label, values, declaration.positive, declared=not declaration.inferred)
+    return labels, (0.0, 1.0), notes
 
 
 def _tested(table: Table, roles: Roles, seed: int, test_fraction: float) -> tuple[NDArray[np.bool_], list[str]]:
     """Which records are for testing: by the file's own column, by person, or record by record."""
     if roles.test is not None:
-        marks = {*TRUE, "test"}
-        tested = np.array([value.casefold() in marks for value in table.column(roles.test)], dtype=np.bool_)
-        return tested, [f"Split by the column {roles.test}: {int(tested.sum())} test records."]
+        tested = np.array([value.casefold() in MARKS for value in table.column(roles.test)], dtype=np.bool_)
+        if tested.any():
+            return tested, [f"Split by the column {roles.test}: {int(tested.sum())} test records."]
+        return tested, [f"Split by the column {roles.test}: no record is marked as a test record ({', '.join(MARKS)})."]
     if roles.id is None:
         return held_out(table.contents(), seed=seed, test_fraction=test_fraction), []
     pairs = zip(table.column(roles.id), table.contents(), strict=True)

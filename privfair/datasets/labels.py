@@ -12,13 +12,17 @@ from privfair.datasets.columns import numbers
 from privfair.datasets.inference import is_missing
 
 BINARY = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
+LABELS_SHOWN = 5
 MOST_BAD = 0.05  # a larger share of other values is a mistake about the column, not a few bad records
 
 
-def binary_labels(name: str, values: Sequence[str], positive: str | None, *, declared: bool) -> NDArray[np.float64]:
-    """0 or 1 for every record, NaN where the label is missing or useless.
+def binary_labels(
+    name: str, values: Sequence[str], positive: str | None, *, declared: bool
+) -> tuple[NDArray[np.float64], list[str]]:
+    """0 or 1 for every record, NaN where the label is missing or useless; and notes.
 
-    With a `positive` label every other one counts as 0. Without, labels are 0 and 1 (or false and true); where the
+    With a `positive` label every other one counts as 0; that no record has it is an error, and a note where the schema
+    is declared: it may be so at one data holder. Without, labels are 0 and 1 (or false and true); where the
     schema is declared a few other values are let pass as useless, so that one bad record is no error.
     """
     missing = np.array([is_missing(value) for value in values], dtype=np.bool_)
@@ -26,27 +30,45 @@ def binary_labels(name: str, values: Sequence[str], positive: str | None, *, dec
         wanted = numbers([positive])[0]
         same = np.array([value == positive for value in values], dtype=np.bool_)
         same |= numbers(values) == wanted  # 1 and 1.0; NaN equals nothing
-        return np.where(missing & ~same, np.nan, same.astype(np.float64))
+        missing &= ~same
+        notes = [] if same.any() else _without_positive(name, positive, values, missing, declared=declared)
+        return np.where(missing, np.nan, same.astype(np.float64)), notes
     labels = np.array([BINARY.get(value.casefold(), np.nan) for value in values], dtype=np.float64)
     bad = np.isnan(labels) & ~missing
     allowed = MOST_BAD * len(values) if declared else 0
     if bad.any() and (bad.sum() > max(1, allowed) or not declared or bad.all()):
         found = sorted({value for value, wrong in zip(values, bad, strict=True) if wrong})
         remedy = 'Name the label that counts as 1 (positive = "…"), or choose task = "regression".'
-        raise InputError(f"label {name}", "must be 0 or 1", ", ".join(found[:5]), remedy)
-    return labels
+        raise InputError(f"label {name}", "must be 0 or 1", ", ".join(found[:LABELS_SHOWN]), remedy)
+    return labels, []
+
+
+def _without_positive(
+    name: str, positive: str, values: Sequence[str], missing: NDArray[np.bool_], *, declared: bool
+) -> list[str]:
+    """A note, or where the schema is inferred an error, that there are labels and none is the positive one."""
+    found = sorted({value for value, none in zip(values, missing, strict=True) if not none})
+    if not found:
+        return []
+    if declared:
+        return [f"{name}: no record has the positive label {positive!r}; all labels are 0."]
+    shown = ", ".join(map(repr, found[:LABELS_SHOWN])) + (", …" if len(found) > LABELS_SHOWN else "")
+    raise InputError("positive", f"must be one of the labels in the column {name}", positive, f"Labels found: {shown}.")
 
 
 def regression_labels(
     name: str, values: Sequence[str], label_range: tuple[float, float] | None
-) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """A number in the range for every record, NaN where it is missing; and the range, taken from them if None."""
+) -> tuple[NDArray[np.float64], tuple[float, float], list[str]]:
+    """A number in the range for every record, NaN where it is missing; the range, from them if None; and notes."""
     labels = numbers(values)
     labels[~np.isfinite(labels)] = np.nan
     known = labels[~np.isnan(labels)]
     if known.size == 0:
-        raise InputError(f"label {name}", "must be a number", ", ".join(list(values)[:5]))
+        raise InputError(f"label {name}", "must be a number", ", ".join(list(values)[:LABELS_SHOWN]))
     if label_range is None:
         low, high = float(known.min()), float(known.max())
         label_range = (low, high) if low < high else (low - 1.0, high + 1.0)
-    return np.clip(labels, *label_range), label_range
+    low, high = label_range
+    clipped = int(((known < low) | (known > high)).sum())
+    notes = [f"{name}: {clipped} labels clipped to the range {low:g} to {high:g}."] if clipped else []
+    return np.clip(labels, low, high), label_range, notes

@@ -45,6 +45,8 @@ def whole_number(name: str, value: Any, *, at_least: int) -> int:
 
 def fraction(name: str, value: Any, *, below_one: bool = False, remedy: str = "") -> float:
     """The value as a float, if it is in [0, 1], or in [0, 1)."""
+    if isinstance(value, str | bytes):
+        raise InputError(name, "must be a number", value, remedy)
     number = require_finite(name, value, remedy)
     if number < 0 or number > 1 or (below_one and number == 1):
         raise InputError(name, f"must be in [0, 1{')' if below_one else ']'}", value, remedy)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError
+from privfair.datasets.encoder import Encoder
+from privfair.datasets.fingerprint import fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +156,19 @@ class ClientData:
 
 @dataclass(frozen=True)
 class Federation:
-    """Clients whose records share one schema; `notes` say what the preprocessing did."""
+    """Clients whose records share one schema; `notes` say what the preprocessing did.
+
+    The `encoder`, where there is one, makes features of further raw rows, as the loader did of these.
+    """
 
     name: str
     schema: Schema
     clients: tuple[ClientData, ...]
     notes: tuple[str, ...] = ()
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
-        """Check that every client's records fit the schema."""
+        """Check that every client's records fit the schema, and that the encoder does."""
         if not self.clients:
             raise InputError("clients", "must be at least one", 0)
         if len({client.name for client in self.clients}) != len(self.clients):
@@ -170,6 +176,8 @@ class Federation:
         for client in self.clients:
             self.schema.check(f"{client.name} (train)", client.train)
             self.schema.check(f"{client.name} (test)", client.test)
+        if self.encoder is not None and self.encoder.features != self.schema.features:
+            raise InputError("encoder", f"must give the features {self.schema.features}", self.encoder.features)
 
     def pooled_train(self) -> Records:
         """The training records of all clients."""
@@ -178,3 +186,15 @@ class Federation:
     def pooled_test(self) -> Records:
         """The test records of all clients."""
         return Records.concatenate([client.test for client in self.clients])
+
+    def fingerprint(self) -> str:
+        """A digest, in hexadecimal, of the schema, the clients' names and all their records, in their order.
+
+        Names of the dataset and of files are not part of it: the same data from elsewhere have the same one.
+        """
+        arrays = [
+            (client.name, [getattr(part, field) for part in (client.train, client.test) for field, _, _ in _ARRAYS])
+            for client in self.clients
+        ]
+        schema = {**asdict(self.schema), "label_range": [float(end) for end in self.schema.label_range]}
+        return fingerprint(schema, arrays)

@@ -15,12 +15,15 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-def load(name: str, *, seed: int = 0, test_fraction: float = 0.25, **options: Any) -> Federation:
+def load(name: str, /, *, seed: int = 0, test_fraction: float = 0.25, **options: Any) -> Federation:
     """The federation of that name, split into training and test records by the seed.
 
     `describe` tells which options each dataset has; what they do is in the docstring of its loader.
     """
     dataset = find(name)
+    seed = whole_number("seed", seed, at_least=0)
+    remedy = "It is the expected share of test records."
+    share = fraction("test_fraction", test_fraction, below_one=True, remedy=remedy)
     known = dataset.options()
     for option in options:
         if option not in known:
@@ -29,15 +32,12 @@ def load(name: str, *, seed: int = 0, test_fraction: float = 0.25, **options: An
         if default is REQUIRED and option not in options:
             remedy = f"{name} needs: {', '.join(o for o, d in known.items() if d is REQUIRED)}."
             raise InputError(f"option {option}", f"must be given for {name}", "nothing", remedy)
-    seed = whole_number("seed", seed, at_least=0)
-    remedy = "It is the expected share of test records."
-    share = fraction("test_fraction", test_fraction, below_one=True, remedy=remedy)
     return dataset.load(seed=seed, test_fraction=share, **options)
 
 
 def find(name: str) -> Dataset:
     """The dataset of that name; an unknown name is an error that suggests the nearest."""
-    if name not in DATASETS:
+    if not isinstance(name, str) or name not in DATASETS:
         raise InputError("dataset", "must be in the registry", name, nearest(str(name), DATASETS))
     return DATASETS[name]
 

@@ -32,6 +32,9 @@ def read_roles(
     attributes = words("sensitive", sensitive)
     if not isinstance(conditions, Mapping):
         raise InputError("conditions", "must be a table of names and rules", conditions)
+    for name in conditions:
+        if not isinstance(name, str):
+            raise InputError("conditions", "must have names that are text", name)
     given = [("label", label), *(("sensitive", name) for name in attributes)]
     given += [(role, name) for role, name in (("client", client), ("test", test), ("id", identity)) if name is not None]
     for role, name in given:

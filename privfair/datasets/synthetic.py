@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from accountant.errors import InputError
 from privfair.datasets.assembly import assemble
 from privfair.datasets.catalogue import Dataset
+from privfair.datasets.columns import Plain
+from privfair.datasets.encoder import Encoder
 from privfair.datasets.options import flag, fraction, whole_number
 from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.split import held_out
@@ -66,7 +68,8 @@ def load(
     else:
         contents = [row.tobytes() for row in pooled.features[:, :dimensions]]
         tested = held_out(contents, seed=seed, test_fraction=test_fraction)
-    return assemble("synthetic", schema, pooled, client_of=client_of, tested=tested, order=names)
+    encoder = Encoder(tuple(Plain(name) for name in schema.features))
+    return assemble("synthetic", schema, pooled, client_of=client_of, tested=tested, encoder=encoder, order=names)
 
 
 def _sizes(clients: Any, records: Any, sizes: Any) -> list[int]:

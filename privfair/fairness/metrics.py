@@ -6,7 +6,7 @@ The quick figures of every round are computed here, the final tables by fairlear
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -26,8 +26,9 @@ class Predicted:
     """Records with what a model says of them."""
 
     records: Records
-    predictions: FloatArray
+    predictions: FloatArray  # in units of the label
     losses: FloatArray
+    scores: FloatArray  # what the notion compares
 
 
 def accuracy(predicted: Predicted, schema: Schema) -> float | None:
@@ -51,28 +52,24 @@ def unfairness(predicted: Predicted, schema: Schema, attribute: int = 0) -> dict
     label 0; equalized_odds: the larger of the two; risk_parity: mean loss. None where fewer than two groups have such
     records.
     """
-    records = predicted.records
-    groups = records.groups[:, attribute]
-    chosen = (predicted.predictions >= THRESHOLD).astype(float) if schema.task == "binary" else predicted.predictions
-    everyone = np.ones(len(records), dtype=bool)
-    result = {
-        "statistical_parity": _spread(chosen, groups, everyone),
-        "risk_parity": _spread(predicted.losses, groups, everyone),
-    }
-    if schema.task == "binary":
-        on_positive, on_negative = (_spread(chosen, groups, records.labels == value) for value in (1, 0))
-        both = [value for value in (on_positive, on_negative) if value is not None]
-        result |= {
-            "equal_opportunity": on_positive,
-            "predictive_equality": on_negative,
-            "equalized_odds": max(both) if both else None,
-        }
-    return result
+    return _differences(_Sample.of(predicted, schema, attribute).rates())
+
+
+def notion_gap(predicted: Predicted, schema: Schema, cells: Cells) -> float | None:
+    """The largest difference between groups on the conditioning sets of a notion, over all attributes."""
+    values = predicted.losses if cells.notion.score == "loss" else _chosen(predicted, schema)
+    member = cells.membership(predicted.records)
+    spreads = []
+    for comparison in cells.comparisons:
+        means = [values[member[:, c]].mean() for c in comparison.cells if member[:, c].any()]
+        if len(means) > 1:
+            spreads.append(float(max(means) - min(means)))
+    return max(spreads) if spreads else None
 
 
 def penalty_mmd2(predicted: Predicted, cells: Cells, kernel: Kernel) -> float:
     """Σ over attributes, conditioning sets and pairs of groups of MMD² between their scores (V-statistic)."""
-    scores = predicted.predictions if cells.notion.score == "prediction" else predicted.losses
+    scores = predicted.scores
     member = cells.membership(predicted.records)
     total = 0.0
     for comparison in cells.comparisons:
@@ -81,12 +78,78 @@ def penalty_mmd2(predicted: Predicted, cells: Cells, kernel: Kernel) -> float:
     return total
 
 
-def _spread(values: FloatArray, groups: NDArray[np.int64], on: NDArray[np.bool_]) -> float | None:
-    """Largest minus smallest group mean on a part of the records."""
-    sums = np.bincount(groups[on], weights=values[on])
-    sizes = np.bincount(groups[on])
-    means = sums[sizes > 0] / sizes[sizes > 0]
-    return float(means.max() - means.min()) if means.size > 1 else None
+def _chosen(predicted: Predicted, schema: Schema) -> FloatArray:
+    """Decisions as 0 and 1, or for regression the predictions."""
+    return (predicted.predictions >= THRESHOLD).astype(float) if schema.task == "binary" else predicted.predictions
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The columns that all figures by group come from."""
+
+    groups: NDArray[np.int64]
+    labels: FloatArray
+    chosen: FloatArray
+    losses: FloatArray
+    count: int  # groups that there can be
+    binary: bool
+
+    @staticmethod
+    def of(predicted: Predicted, schema: Schema, attribute: int) -> _Sample:
+        records = predicted.records
+        return _Sample(
+            records.groups[:, attribute],
+            records.labels,
+            _chosen(predicted, schema),
+            predicted.losses,
+            len(schema.sensitive[attribute].values),
+            schema.task == "binary",
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> _Sample:
+        return replace(
+            self, groups=self.groups[rows], labels=self.labels[rows], chosen=self.chosen[rows], losses=self.losses[rows]
+        )
+
+    def rates(self) -> dict[str, FloatArray]:
+        """Means by group, NaN where a group has no such records."""
+        everyone = np.ones(self.groups.size, dtype=bool)
+        result = {"mean_loss": self._mean(self.losses, everyone)}
+        if not self.binary:
+            return {**result, "mean_score": self._mean(self.chosen, everyone)}
+        return {
+            **result,
+            "accuracy": self._mean((self.chosen == self.labels).astype(float), everyone),
+            "selection_rate": self._mean(self.chosen, everyone),
+            "true_positive_rate": self._mean(self.chosen, self.labels == 1),
+            "false_positive_rate": self._mean(self.chosen, self.labels == 0),
+        }
+
+    def _mean(self, values: FloatArray, on: NDArray[np.bool_]) -> FloatArray:
+        sizes = np.bincount(self.groups[on], minlength=self.count)
+        sums = np.bincount(self.groups[on], weights=values[on], minlength=self.count)
+        means: FloatArray = np.divide(sums, sizes, out=np.full(self.count, np.nan), where=sizes > 0)
+        return means
+
+
+def _differences(rates: Mapping[str, FloatArray]) -> dict[str, float | None]:
+    """The largest difference between groups, by notion."""
+
+    def spread(name: str) -> float | None:
+        known = rates[name][~np.isnan(rates[name])]
+        return float(known.max() - known.min()) if known.size > 1 else None
+
+    if "selection_rate" not in rates:
+        return {"statistical_parity": spread("mean_score"), "risk_parity": spread("mean_loss")}
+    opportunity, equality = spread("true_positive_rate"), spread("false_positive_rate")
+    both = [value for value in (opportunity, equality) if value is not None]
+    return {
+        "statistical_parity": spread("selection_rate"),
+        "risk_parity": spread("mean_loss"),
+        "equal_opportunity": opportunity,
+        "predictive_equality": equality,
+        "equalized_odds": max(both) if both else None,
+    }
 
 
 def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dict[str, dict[str, float | None]]:
@@ -106,9 +169,12 @@ def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dic
 
     names = schema.sensitive[attribute].values
     groups = np.asarray(names, dtype=object)[predicted.records.groups[:, attribute]]
-    labels = predicted.records.labels
+    labels, predictions = predicted.records.labels, predicted.predictions
+    alone = len(labels) == 1  # fairlearn takes a single record for a single number: it is shown twice and counted once
+    if alone:
+        groups, labels, predictions = np.repeat(groups, 2), np.repeat(labels, 2), np.repeat(predictions, 2)
     if schema.task == "binary":
-        decisions = (predicted.predictions >= THRESHOLD).astype(int)
+        decisions = (predictions >= THRESHOLD).astype(int)
         frame = MetricFrame(
             metrics={
                 "records": count,
@@ -124,7 +190,7 @@ def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dic
         scores = MetricFrame(
             metrics={"mean_score": mean_prediction},
             y_true=labels,
-            y_pred=predicted.predictions,
+            y_pred=predictions,
             sensitive_features=groups,
         )
         with warnings.catch_warnings():  # a rate of a group without such labels is undefined: it becomes None below
@@ -134,30 +200,61 @@ def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dic
         table = MetricFrame(
             metrics={"records": count, "mean_score": mean_prediction},
             y_true=labels,
-            y_pred=predicted.predictions,
+            y_pred=predictions,
             sensitive_features=groups,
         ).by_group
+    if alone:
+        table["records"] = 1
     return {
         str(group): {str(name): None if np.isnan(value) else float(value) for name, value in row.items()}
         for group, row in table.iterrows()
     }
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """Bootstrap confidence intervals."""
+
+    figures: dict[str, tuple[float, float]]  # accuracy and unfairness by notion
+    groups: dict[str, dict[str, tuple[float, float]]]  # group -> rate
+
+
 def confidence_intervals(
-    predicted: Predicted, schema: Schema, rng: np.random.Generator, *, repeats: int = 500, level: float = 0.95
-) -> Mapping[str, tuple[float, float]]:
-    """Percentile bootstrap intervals of accuracy and of every unfairness figure, over the drawing of the records."""
-    n = len(predicted.records)
+    predicted: Predicted,
+    schema: Schema,
+    rng: np.random.Generator,
+    *,
+    attribute: int = 0,
+    repeats: int = 500,
+    level: float = 0.95,
+) -> Intervals:
+    """Bootstrap intervals over the drawing of the records: accuracy, every unfairness figure, the rates of every group.
+
+    A largest difference is biased upwards under resampling; its percentiles are shifted by that bias and cut at 0.
+    """
+    sample = _Sample.of(predicted, schema, attribute)
+    n = sample.groups.size
     if n < 2:
-        return {}
-    draws: dict[str, list[float]] = {}
-    for _ in range(repeats):
-        rows = rng.integers(n, size=n)
-        sample = Predicted(predicted.records.take(rows), predicted.predictions[rows], predicted.losses[rows])
-        for name, value in {"accuracy": accuracy(sample, schema), **unfairness(sample, schema)}.items():
-            if value is not None:
-                draws.setdefault(name, []).append(value)
-    tail = (1 - level) / 2
-    return {
-        name: (float(np.quantile(values, tail)), float(np.quantile(values, 1 - tail))) for name, values in draws.items()
-    }
+        return Intervals({}, {})
+    rates = [sample.take(rng.integers(n, size=n)).rates() for _ in range(repeats)]
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    figures: dict[str, tuple[float, float]] = {}
+    if sample.binary:
+        right = sample.chosen == sample.labels
+        draws = rng.binomial(n, right.mean(), size=repeats) / n  # resampling records resamples right and wrong
+        figures["accuracy"] = _pair(np.quantile(draws, tails))
+    for name, estimate in _differences(sample.rates()).items():
+        values = np.array([value for value in (_differences(r)[name] for r in rates) if value is not None])
+        if estimate is not None and values.size:
+            figures[name] = _pair(np.maximum(np.quantile(values, tails) - (values.mean() - estimate), 0.0))
+    groups: dict[str, dict[str, tuple[float, float]]] = {}
+    for g, group in enumerate(schema.sensitive[attribute].values):
+        for name in rates[0]:
+            values = np.array([r[name][g] for r in rates])
+            if name != "mean_loss" and not np.isnan(values).all():
+                groups.setdefault(group, {})[name] = _pair(np.nanquantile(values, tails))
+    return Intervals(figures, groups)
+
+
+def _pair(values: FloatArray) -> tuple[float, float]:
+    return float(values[0]), float(values[1])

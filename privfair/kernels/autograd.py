@@ -15,7 +15,7 @@ class Elementwise(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, function: SmoothFunction, order: int) -> torch.Tensor:
         """Evaluate on the CPU in double precision; the answer goes back to where x is."""
-        array = x.detach().cpu().numpy()
+        array = x.detach().cpu().to(torch.float64).numpy()
         return torch.as_tensor(evaluate(function, array, order), dtype=x.dtype, device=x.device)
 
     @staticmethod

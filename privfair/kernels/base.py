@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from accountant.errors import InputError, require_finite
+from accountant.errors import InputError, require_finite, require_positive
 from privfair.arrays import FloatArray
 from privfair.kernels.elementwise import apply, difference
 from privfair.kernels.exponential import ExponentialPolynomial
@@ -20,6 +20,15 @@ from privfair.mechanisms.noise import Noise
 
 if TYPE_CHECKING:
     from privfair.kernels.combination import SumKernel
+
+
+def require_bandwidth(bandwidth: float) -> float:
+    """The bandwidth as a float, if kernels can be computed with it; otherwise `InputError`."""
+    remedy = "It is the distance over which scores count as alike; scores in [0, 1] want something like 0.1 to 1."
+    number = require_positive("bandwidth", bandwidth, remedy)
+    if not 1e-50 <= number <= 1e50:
+        raise InputError("bandwidth", "must be between 1e-50 and 1e50", bandwidth, remedy)
+    return number
 
 
 class NoDeconvolution(InputError):

@@ -41,9 +41,11 @@ def apply(function: SmoothFunction, x: ArrayLike, order: int = 0) -> Any: ...
 def apply(function: SmoothFunction, x: Any, order: int = 0) -> Any:
     """The order-th derivative of the function at each element of x, in the type and shape of x."""
     if is_tensor(x):
+        import torch
+
         from privfair.kernels.autograd import Elementwise
 
-        return Elementwise.apply(x, function, order)
+        return Elementwise.apply(x if x.is_floating_point() else x.to(torch.get_default_dtype()), function, order)
     array = np.asarray(x)
     result = evaluate(function, array, order)
     return result if array.ndim else result.dtype.type(result)
@@ -62,10 +64,13 @@ def difference(x: Any, y: Any) -> Any:
         import torch
 
         like = x if is_tensor(x) else y
-        if not is_tensor(x):
-            x = torch.as_tensor(x, dtype=like.dtype, device=like.device)
-        if not is_tensor(y):
-            y = torch.as_tensor(y, dtype=like.dtype, device=like.device)
+        dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
+        x, y = (
+            (side.to(dtype) if not side.is_floating_point() else side)
+            if is_tensor(side)
+            else torch.as_tensor(side, dtype=dtype, device=like.device)
+            for side in (x, y)
+        )
         return x - y
     return np.subtract(np.asarray(x), np.asarray(y), dtype=_common_float(x, y))
 
@@ -79,7 +84,7 @@ def _common_float(x: Any, y: Any) -> np.dtype[Any]:
 def as_scores(name: str, scores: Any) -> FloatArray:
     """The scores as a flat double-precision array; refuses what is empty or not finite."""
     if is_tensor(scores):
-        scores = scores.detach().cpu().numpy()
+        scores = scores.detach().cpu().double().numpy()
     try:
         array = np.asarray(scores, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

@@ -10,9 +10,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accountant.errors import require_positive
 from privfair.arrays import FloatArray
-from privfair.kernels.base import Kernel
+from privfair.kernels.base import Kernel, require_bandwidth
 from privfair.kernels.profile import Profile
 
 
@@ -24,7 +23,7 @@ class GaussianKernel(Kernel):
 
     def __post_init__(self) -> None:
         """Refuse a bandwidth that is not above 0."""
-        object.__setattr__(self, "bandwidth", require_positive("bandwidth", self.bandwidth))
+        object.__setattr__(self, "bandwidth", require_bandwidth(self.bandwidth))
 
     @cached_property
     def form(self) -> Profile:

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accountant.errors import InputError, require_positive
+from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.kernels.base import Kernel
+from privfair.kernels.base import Kernel, require_bandwidth
 from privfair.kernels.exponential import ExponentialPolynomial
 from privfair.kernels.profile import Profile
 
@@ -29,7 +29,7 @@ class MaternKernel(Kernel):
 
     def __post_init__(self) -> None:
         """Refuse a bandwidth that is not above 0, and a smoothness without a closed form here."""
-        object.__setattr__(self, "bandwidth", require_positive("bandwidth", self.bandwidth))
+        object.__setattr__(self, "bandwidth", require_bandwidth(self.bandwidth))
         if self.nu not in (1.5, 2.5):
             raise InputError(
                 "nu",

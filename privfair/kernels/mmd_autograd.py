@@ -38,6 +38,7 @@ class _Mmd2(torch.autograd.Function):
 def tensor_mmd2(x: Any, y: Any, kernel: Kernel, biased: bool, weights0: Any, weights1: Any) -> torch.Tensor:
     """`mmd2` for tensors."""
     like = x if isinstance(x, torch.Tensor) else y
-    x, y = (torch.as_tensor(side, dtype=like.dtype, device=like.device) for side in (x, y))
+    dtype = like.dtype if like.is_floating_point() else torch.get_default_dtype()
+    x, y = (torch.as_tensor(side, dtype=dtype, device=like.device) for side in (x, y))
     result: torch.Tensor = _Mmd2.apply(x, y, Pair(x, y, kernel, weights0, weights1), biased)
     return result

@@ -13,7 +13,7 @@ from scipy.special import gammaln, kve
 
 from accountant.errors import InputError, require_positive
 from privfair.arrays import FloatArray
-from privfair.kernels.base import Form, Kernel
+from privfair.kernels.base import Form, Kernel, require_bandwidth
 from privfair.kernels.profile import Profile
 from privfair.kernels.tables import DistanceTable
 from privfair.mechanisms.noise import Noise
@@ -31,7 +31,7 @@ class RationalQuadraticKernel(Kernel):
 
     def __post_init__(self) -> None:
         """Refuse a bandwidth that is not above 0 and a tail too heavy for a spectrum."""
-        object.__setattr__(self, "bandwidth", require_positive("bandwidth", self.bandwidth))
+        object.__setattr__(self, "bandwidth", require_bandwidth(self.bandwidth))
         alpha = require_positive("alpha", self.alpha)
         if alpha <= 0.5:
             raise InputError(

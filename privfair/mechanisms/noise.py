@@ -27,6 +27,8 @@ class Noise(ABC):
         scale = require_finite("noise scale", self.scale)
         if scale < 0:
             raise InputError("noise scale", "must be 0 or above", self.scale, "Use 0 for no noise.")
+        if scale and not 1e-50 <= scale <= 1e50:
+            raise InputError("noise scale", "must be 0, or between 1e-50 and 1e50", self.scale)
         object.__setattr__(self, "scale", scale)
 
     @property

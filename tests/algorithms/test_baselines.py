@@ -103,7 +103,7 @@ def test_fedfb_signal_with_errors_as_losses_is_the_parity_gap() -> None:
     errors = np.stack([confusion[:, 0, 1], confusion[:, 1, 0]], axis=1)
     n_a = sizes.sum(axis=1)
     rate = confusion[:, :, 1].sum(axis=1) / n_a
-    moved = parity_weights(np.ones((3, 2)), sizes, errors, 0.01, (None,))
+    moved = parity_weights(np.ones((3, 2)), sizes, errors, 0.01)
     shares = n_a / n_a.sum()
     np.testing.assert_allclose((moved[1:, 0] - 1) * shares[1:], 0.01 * (rate[1:] - rate[0]), atol=1e-12)
     np.testing.assert_allclose((moved[0, 0] - 1) * shares[0], -0.01 * (rate[1:] - rate[0]).sum(), atol=1e-12)
@@ -115,7 +115,7 @@ def test_fedfb_signal_with_errors_as_losses_is_the_parity_gap() -> None:
 def test_fedfb_weights_stay_in_their_range(step: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     sizes, losses = rng.integers(1, 50, size=(3, 2)).astype(float), rng.uniform(0, 40, size=(3, 2))
-    parity = parity_weights(np.ones((3, 2)), sizes, losses, step, (None,))
+    parity = parity_weights(np.ones((3, 2)), sizes, losses, step)
     assert parity.min() >= 0
     assert parity.max() <= 2 + 1e-12
     odds = conditional_weights(np.ones((3, 2)), sizes, losses, step, (0, 1))

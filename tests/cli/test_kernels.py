@@ -23,7 +23,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_tables_figure_and_files(tmp_path: Path) -> None:
     result = run("kernels", "--kernel", "gaussian:0.3", "--kernel", "energy", "--noise", "laplace:0.2",
-                 "--repeats", "5", "--out", "there", cwd=tmp_path)  # fmt: skip
+                 "--repeats", "20", "--out", "there", cwd=tmp_path)  # fmt: skip
     assert result.returncode == 0, result.stderr
     for text in ("gaussian:0.3", "energy", "deconvolved laplace:0.2", "MMD²", "there/kernels.png"):
         assert text in result.stdout
@@ -43,7 +43,17 @@ def test_json_is_alone_on_stdout_and_equals_the_library(tmp_path: Path) -> None:
     x, y = rng.beta(2, 5, 30), rng.beta(3, 3, 40)
     with scores.open("w") as file:
         file.write("who,how\n" + "".join(f"a,{v!r}\n" for v in x.tolist()) + "".join(f"b,{v!r}\n" for v in y.tolist()))
-    options = ["--kernel", "gaussian:0.3", "--noise", "laplace:0.2", "--repeats", "5", "--json", "--distances", "0,0.5"]
+    options = [
+        "--kernel",
+        "gaussian:0.3",
+        "--noise",
+        "laplace:0.2",
+        "--repeats",
+        "20",
+        "--json",
+        "--distances",
+        "0,0.5",
+    ]
     columns = ["--scores", str(scores), "--score-column", "how", "--group-column", "who"]
     result = run("kernels", *options, *columns, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -55,8 +65,18 @@ def test_json_is_alone_on_stdout_and_equals_the_library(tmp_path: Path) -> None:
     assert only["check"]["noisy"]["agrees"]
 
 
+def test_group_names_are_taken_as_they_are(tmp_path: Path) -> None:
+    rows = "".join(f"{name},{score}\n" for name in ("a[/]", "[red]ä") for score in (0.1, 0.4, 0.7, 0.9))
+    (tmp_path / "odd.csv").write_text("group,score\n" + rows + ",0.5\n")
+    result = run("kernels", "--scores", "odd.csv", "--repeats", "20", "--kernel", "energy", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "a[/]" in result.stdout
+    assert "[red]ä" in result.stdout
+    assert "1 rows without a group are left out" in result.stderr
+
+
 def test_same_seed_same_answer(tmp_path: Path) -> None:
-    arguments = ("kernels", "--kernel", "energy", "--noise", "laplace:0.2", "--repeats", "5", "--json", "--seed", "7")
+    arguments = ("kernels", "--kernel", "energy", "--noise", "laplace:0.2", "--repeats", "20", "--json", "--seed", "7")
     assert run(*arguments, cwd=tmp_path).stdout == run(*arguments, cwd=tmp_path).stdout
 
 
@@ -70,6 +90,9 @@ def test_same_seed_same_answer(tmp_path: Path) -> None:
         (["--distances", "near"], "distances must be numbers separated by commas; found 'near'."),
         (["--scores", "three.csv"], "--group-column must hold two groups, not 3 (a, b, c)"),
         (["--scores", "words.csv"], "scores of group b must be finite"),
+        (["--scores", "few.csv"], "group a must have three scores or more for a standard error; found 1."),
+        (["--out", "two.csv"], "--out must be a folder that can be written"),
+        (["--kernel", "matern32:1e-300"], "bandwidth must be between 1e-50 and 1e50"),
         (["--scores", "two.csv", "--score-column", "x"], "must be a column of two.csv: group, score; found 'x'"),
     ],
 )  # fmt: skip
@@ -77,7 +100,8 @@ def test_bad_input_exits_2_without_a_traceback(tmp_path: Path, arguments: list[s
     (tmp_path / "three.csv").write_text("group,score\na,0.1\nb,0.2\nc,0.3\n")
     (tmp_path / "words.csv").write_text("group,score\na,0.1\nb,high\n")
     (tmp_path / "two.csv").write_text("group,score\na,0.1\nb,0.2\n")
-    result = run("kernels", "--repeats", "2", *arguments, cwd=tmp_path)
+    (tmp_path / "few.csv").write_text("group,score\na,0.1\nb,0.2\n")
+    result = run("kernels", "--repeats", "20", *arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert result.stdout == ""
     assert message in result.stderr

@@ -54,6 +54,10 @@ class KernelContract:
         assert any_form(single, single[::-1]).dtype == np.float32
         assert any_form(torch.zeros(0), 0.5).shape == (0,)
         assert any_form(torch.from_numpy(single), 0.5).dtype == torch.float32
+        whole = any_form(torch.tensor([0, 1]), 3)
+        assert whole.dtype == torch.float32
+        np.testing.assert_allclose(whole.numpy(), any_form(np.array([0, 1]), 3), rtol=1e-5)
+        assert any_form(torch.from_numpy(single).bfloat16(), 0.5).dtype == torch.bfloat16
 
     def test_numpy_and_torch_agree(self, any_form: Any) -> None:
         y = 0.25

@@ -77,6 +77,15 @@ def test_a_setting_is_key_and_value(setting) -> None:
     assert "--set must be key=value" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("setting", "remedy"), [("seed=3", "Use --seed"), ("test_fraction=0.5", "Use --test-fraction")]
+)
+def test_a_setting_that_has_an_option_of_its_own_is_explained(setting, remedy) -> None:
+    result = run("check", "synthetic", "--set", setting)
+    assert isinstance(result.exception, InputError)
+    assert remedy in str(result.exception)
+
+
 def test_fetch_says_where_the_files_are(empty_cache, monkeypatch) -> None:
     empty_cache.mkdir()
     for file in find("communities").files:

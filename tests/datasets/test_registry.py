@@ -43,13 +43,30 @@ def test_a_missing_option_is_named() -> None:
         load("csv", path="x.csv", label="y")
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), "a"])
+@pytest.mark.parametrize("name", [3, None, ["csv"], {"name": "csv"}])
+def test_a_name_is_text(name) -> None:
+    with pytest.raises(InputError, match="dataset must be in the registry"):
+        load(name)
+
+
+def test_options_called_like_arguments_are_explained() -> None:
+    """They come from a file of settings, where anything may stand."""
+    assert load("synthetic", **{"seed": 2, "test_fraction": 0.5}).name == "synthetic"
+    with pytest.raises(InputError, match="option name must be an option of synthetic"):
+        load("synthetic", **{"name": "x"})
+    with pytest.raises(InputError, match="seed must be a whole number"):
+        load("csv", **{"seed": "x"})
+    with pytest.raises(InputError, match="test_fraction must be a number"):
+        load("csv", **{"test_fraction": "x"})
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan"), "a", "0.25", None, [0.5], True, 1j])
 def test_the_test_fraction_is_checked(share) -> None:
     with pytest.raises(InputError, match="test_fraction must be"):
         load("synthetic", test_fraction=share)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, "a", True])
+@pytest.mark.parametrize("seed", [-1, 1.5, "a", "3", None, [1], True])
 def test_the_seed_is_checked(seed) -> None:
     with pytest.raises(InputError, match="seed must be a whole number"):
         load("synthetic", seed=seed)

@@ -16,26 +16,11 @@ import pytest
 import privfair
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
+from privfair.datasets.records import ClientData, Federation, Records
 from privfair.fairness.notions import ConditioningSet, Notion
+from tests.end_to_end.federations import toy
 
 FAST = {"rounds": 4, "local_epochs": 2, "batch_size": 30}
-
-
-def toy(clients: int = 3, records: int = 40, groups: int = 2, task: str = "binary", attributes: int = 1) -> Federation:
-    rng = np.random.default_rng(0)
-    holders = []
-    for k in range(clients):
-        g = rng.integers(groups, size=(records, attributes))
-        x = rng.normal(size=(records, 4)) + 0.5 * g[:, :1]
-        y = (x.sum(axis=1) > 0).astype(float) if task == "binary" else np.clip(x.sum(axis=1), -3, 3)
-        rows = Records(x, y, g, (x[:, :1] > 0))
-        cut = max(1, records * 3 // 4)
-        holders.append(ClientData(f"client{k}", rows.take(np.arange(cut)), rows.take(np.arange(cut, records))))
-    sensitive = tuple(SensitiveAttribute(f"s{a}", tuple(str(v) for v in range(groups))) for a in range(attributes))
-    low_high = (0.0, 1.0) if task == "binary" else (-3.0, 3.0)
-    schema = Schema(tuple("abcd"), task, "y", low_high, sensitive, ("a is positive",))  # type: ignore[arg-type]
-    return Federation("toy", schema, tuple(holders))
 
 
 def test_local_fairness_fails_where_tracking_does_not() -> None:
@@ -97,6 +82,7 @@ def test_regression_and_two_attributes() -> None:
     assert result.accuracy is None
     assert result.metrics["rmse"] < 3
     assert set(result.metrics["groups"]) == {"s0", "s1"}
+    assert result.metrics["by_attribute"]["s1"]["unfairness"]["statistical_parity"] is not None
     assert np.all(result.model.predict(np.full((2, 4), 100.0)) <= 3.0)  # clipped to the stated range
 
 

@@ -8,7 +8,15 @@ from fairlearn.metrics import demographic_parity_difference, equalized_odds_diff
 
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
 from privfair.fairness.cells import Cells
-from privfair.fairness.metrics import Predicted, accuracy, confidence_intervals, group_table, penalty_mmd2, unfairness
+from privfair.fairness.metrics import (
+    Predicted,
+    accuracy,
+    confidence_intervals,
+    group_table,
+    notion_gap,
+    penalty_mmd2,
+    unfairness,
+)
 from privfair.fairness.notions import EQUALIZED_ODDS
 from privfair.kernels import EnergyKernel, mmd2
 
@@ -24,7 +32,8 @@ def example(n: int = 300, groups: int = 3) -> tuple[Predicted, Schema]:
         rng.integers(groups, size=(n, 1)),
         np.zeros((n, 0), dtype=bool),
     )
-    return Predicted(records, rng.uniform(size=n), rng.exponential(size=n)), schema
+    predictions = rng.uniform(size=n)
+    return Predicted(records, predictions, rng.exponential(size=n), predictions), schema
 
 
 def test_unfairness_equals_fairlearn() -> None:
@@ -53,11 +62,11 @@ def test_missing_groups_and_labels_give_none() -> None:
     one_group = Records(
         predicted.records.features, np.zeros(20), np.zeros((20, 1), dtype=int), predicted.records.conditions
     )
-    found = unfairness(Predicted(one_group, predicted.predictions, predicted.losses), schema)
+    found = unfairness(Predicted(one_group, predicted.predictions, predicted.losses, predicted.scores), schema)
     assert found["statistical_parity"] is None
     assert found["equal_opportunity"] is None
     assert found["equalized_odds"] is None
-    table = group_table(Predicted(one_group, predicted.predictions, predicted.losses), schema)
+    table = group_table(Predicted(one_group, predicted.predictions, predicted.losses, predicted.scores), schema)
     assert list(table) == ["c0"]
 
 
@@ -75,10 +84,30 @@ def test_penalty_is_the_sum_over_pairs_and_sets() -> None:
 
 
 def test_confidence_intervals_have_the_right_width() -> None:
-    """The bootstrap interval of an accuracy of n records is about ±1.96·√(p(1−p)/n); within 15% at 500 draws."""
+    """The interval of a rate of n records is about ±1.96·√(p(1−p)/n); within 15% at 500 draws; it has the estimate."""
     predicted, schema = example(1000, 2)
     intervals = confidence_intervals(predicted, schema, np.random.default_rng(1))
-    low, high = intervals["accuracy"]
     p = accuracy(predicted, schema) or 0.0
+    low, high = intervals.figures["accuracy"]
     assert low < p < high
     assert high - low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 1000), rel=0.15)
+    mine = predicted.records.groups[:, 0] == 1
+    rate = float(np.mean(predicted.predictions[mine] >= 0.5))
+    low, high = intervals.groups["c1"]["selection_rate"]
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(rate * (1 - rate) / mine.sum()), rel=0.2)
+    for name, value in unfairness(predicted, schema).items():
+        low, high = intervals.figures[name]
+        assert low <= (value or 0.0) <= high
+
+
+def test_a_notion_is_measured_on_its_own_sets() -> None:
+    predicted, schema = example(200, 2)
+    cells = Cells.of(EQUALIZED_ODDS, schema)
+    assert notion_gap(predicted, schema, cells) == pytest.approx(unfairness(predicted, schema)["equalized_odds"])
+
+
+def test_one_record_alone() -> None:
+    predicted, schema = example(1, 2)
+    table = group_table(predicted, schema)
+    assert [row["records"] for row in table.values()] == [1]
+    assert confidence_intervals(predicted, schema, np.random.default_rng(0)).figures == {}

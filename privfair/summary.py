@@ -1,0 +1,98 @@
+"""The final figures of a run: what `metrics.json` holds and `privfair train` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from privfair.clients.task import TaskKind
+from privfair.experiment import RunOutcome
+from privfair.fairness.metrics import (
+    Predicted,
+    accuracy,
+    confidence_intervals,
+    group_table,
+    root_mean_squared_error,
+    unfairness,
+)
+from privfair.randomness import stream
+
+
+def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
+    """Everything as plain values; a figure that is not finite is None."""
+    setting = outcome.setting
+    schema, config, last = setting.federation.schema, setting.config, outcome.history[-1]
+    test = setting.evaluator.predicted("test")
+    task = TaskKind.of(schema)
+    summary = {
+        "accuracy": accuracy(test, schema),
+        "rmse": root_mean_squared_error(test) if schema.task == "regression" else None,
+        **_fairness(outcome, test),
+        "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
+        "privacy": {
+            "private": False,
+            "epsilon": {"rdp": None, "pld": None},
+            "note": "No noise, no privacy claim: scores, updates and counts leave the clients as they are.",
+        },
+        "bytes": {"up": setting.backend.bytes_up, "down": setting.backend.bytes_down},
+        "seconds": {"total": outcome.seconds},
+        "rounds": outcome.state.round,
+        "data": {
+            "name": setting.federation.name,
+            "clients": {c.name: {"train": len(c.train), "test": len(c.test)} for c in setting.federation.clients},
+            "notes": list(setting.federation.notes),
+            "schema_inferred": schema.inferred,
+        },
+        "model": {
+            "name": config.model.name,
+            "features": list(schema.features),
+            "task": schema.task,
+            "range": [task.low, task.high],
+            "parameters": int(setting.initial.size),
+            "encoder": setting.federation.encoder.to_json() if setting.federation.encoder else None,
+        },
+        "out": out,
+    }
+    return _finite(summary)  # type: ignore[no-any-return]  # a dict in, a dict out
+
+
+def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
+    """Unfairness, intervals and tables: those of the first attribute by name, and of all by attribute."""
+    setting = outcome.setting
+    schema, last = setting.federation.schema, outcome.history[-1]
+    if not len(test.records):
+        return {"unfairness": {}, "confidence_intervals": {}, "by_attribute": {}, "groups": {}}
+    rng = stream(setting.config.run.seed, "bootstrap")
+    notion = setting.notion
+    by_attribute: dict[str, dict[str, Any]] = {}
+    groups: dict[str, Any] = {}
+    for a, attribute in enumerate(schema.sensitive):
+        intervals = confidence_intervals(test, schema, rng, attribute=a)
+        by_attribute[attribute.name] = {
+            "unfairness": unfairness(test, schema, a),
+            "confidence_intervals": intervals.figures,
+        }
+        groups[attribute.name] = {
+            group: {**row, "intervals": intervals.groups.get(group, {})}
+            for group, row in group_table(test, schema, a).items()
+        }
+    first = by_attribute[schema.sensitive[0].name]
+    return {
+        # what training was asked for, over all attributes and conditioning sets, is `last[notion]`
+        "unfairness": {**first["unfairness"], notion: last.get(notion), "mmd2": last.get("test_mmd2")},
+        "confidence_intervals": first["confidence_intervals"],
+        "by_attribute": by_attribute,
+        "groups": groups,
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value
