@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,22 @@ from privfair.arrays import FloatArray
 from privfair.randomness import stream
 
 
+@contextmanager
+def torch_seeded(seed: int, *labels: str | int) -> Iterator[None]:
+    """Lend torch's global generator the stream of these labels, and give it back as it was.
+
+    Modules draw from it when they are made and, with dropout, while they train. (torch.manual_seed would do the
+    same a hundred times slower: it also queues a seeding of devices that are not there.)
+    """
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(stream(seed, *labels).integers(2**63)))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
 def torch_type(name: str) -> torch.dtype:
     """The torch type of a configured name."""
     return torch.float64 if name == "float64" else torch.float32
@@ -26,9 +43,7 @@ def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dty
 
     `logistic`, `mlp` (ReLU between the hidden layers), or "package.module:factory", called with the number of features.
     """
-    # a module's own initialisation draws from torch's global generator: lent a seeded one, and given back
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, "model").integers(2**63)))
+    with torch_seeded(seed, "model"):
         if name == "logistic":
             module: nn.Module = nn.Linear(features, 1)
         elif name == "mlp":

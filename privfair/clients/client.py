@@ -24,7 +24,7 @@ from privfair.messages import (
     TrainRequest,
     Update,
 )
-from privfair.models import FlatModel
+from privfair.models import FlatModel, torch_seeded
 from privfair.randomness import stream
 
 
@@ -81,8 +81,7 @@ class Client:
         if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
             nothing = np.zeros_like(request.parameters)
             return Update(nothing, None if request.correction is None else nothing, nothing)
-        with torch.random.fork_rng(devices=[]):  # for modules that draw while they train, such as dropout
-            torch.manual_seed(int(stream(self._seed, "module", request.round, self.index).integers(2**63)))
+        with torch_seeded(self._seed, "module", request.round, self.index):
             trained = train_locally(request, self._data, self._model, rng, self.control)
         delta = trained.parameters - request.parameters
         control_delta = None
