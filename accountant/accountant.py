@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from accountant.bounds import Method, Spent, as_event, best_order, spent, worst
 from accountant.conversion import require_delta
 from accountant.errors import InputError
-from accountant.events import Composed, Event, Nothing, Repeated, count_parts
+from accountant.events import Composed, Event, Nothing, Repeated
 from accountant.neighbouring import (
     Adjacency,
     Neighbouring,
@@ -19,11 +19,21 @@ from accountant.neighbouring import (
     Unit,
     as_adjacency,
     as_unit,
+    common_neighbouring,
 )
 from accountant.rdp import rdp
 from accountant.rdp_moments import Array
-from accountant.replacement import as_replaced
-from accountant.spending import Payer, payer_of, record_classes, require_count, require_group, require_name
+from accountant.records import Client, clients, largest_on_change, listable
+from accountant.replacement import all_replaced
+from accountant.spending import (
+    Payer,
+    attribute_of,
+    payer_of,
+    require_count,
+    require_group,
+    require_name,
+    require_one_spelling,
+)
 
 
 def epsilon(events: object, delta: float = 1e-5, method: Method = "rdp") -> float:
@@ -73,6 +83,7 @@ class Accountant:
         """An accountant with nothing spent."""
         self.neighbouring = Neighbouring(as_adjacency(adjacency), as_unit(unit))
         self._releases: list[Release] = []
+        self._spellings: dict[str, dict[str, str]] = {"client": {}, "group": {}}
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -110,7 +121,12 @@ class Accountant:
         if refusal is not None:
             raise refusal
         converted = as_event(event, self.neighbouring.adjacency, self.neighbouring.unit)
-        self._releases.append(Release(converted, count, client, group, channel, round))
+        release = Release(converted, count, client, group, channel, round)
+        labels = {"client": client, "group": group}
+        new = {kind: require_one_spelling(kind, [label], self._spellings[kind]) for kind, label in labels.items()}
+        for kind, spelling in new.items():
+            self._spellings[kind].update(spelling)
+        self._releases.append(release)
         return self
 
     def spent(
@@ -123,7 +139,11 @@ class Accountant:
         channel: str | None = None,
         up_to_round: int | None = None,
     ) -> Spent:
-        """The worst record's cost: of the run, of one client, group or channel, of the rounds so far."""
+        """The worst record's cost: of the run, of one client, group or channel, of the rounds so far.
+
+        Where records can be of too many kinds to go through them (many attributes), the bound is by RDP, from the
+        largest curve of any record, whatever the method asked for; the answer names its method.
+        """
         require_delta(delta)
         chosen = [r for r in self._releases if channel is None or r.channel == channel]
         if up_to_round is not None:
@@ -132,13 +152,7 @@ class Accountant:
             self._require_known("client", client, {r.client for r in self._releases})
         if group is not None:
             self._require_known("group", group, {r.group for r in self._releases})
-        asked = [
-            (owner, event)
-            for owner, groups, event in _records(chosen)
-            if client in (None, owner, "") and (not group or group in groups)
-        ]
-        found = worst(asked, delta, method)
-        return found[0] if found else spent(Nothing(), delta, method)
+        return _worst_record(chosen, client or "", group or "", delta, method)
 
     def epsilon(
         self,
@@ -161,7 +175,7 @@ class Accountant:
 
     def by_group(self, delta: float = 1e-5, method: Method = "rdp", client: str | None = None) -> dict[str, float]:
         """ε of every group's worst record, in one client or in all."""
-        groups = sorted({r.group for r in self._releases if r.group and client in (None, r.client, "")})
+        groups = sorted({r.group for r in self._releases if r.group})
         return {group: self.epsilon(delta, method, client=client, group=group) for group in groups}
 
     def by_channel(self, delta: float = 1e-5, method: Method = "rdp", client: str | None = None) -> dict[str, float]:
@@ -177,36 +191,33 @@ class Accountant:
     def spent_on_changing_group(self, client: str, old: str, new: str, delta: float = 1e-5) -> Spent:
         """What tells apart two datasets in which one person of a client is in another group (RDP).
 
-        The old group's releases see a removal and the new group's an addition: both compose. Releases over
-        everybody, and over the person's groups of other attributes, see a record replaced, a removal and an
-        addition at once: they are accounted as such (`as_replaced`), each other attribute by its dearest group. All
-        are Rényi bounds for the same two datasets, so they add.
+        The old group's releases see a removal and the new group's an addition: both compose. A group that nothing
+        was released about may be either. Releases over everybody, and over the person's groups of other attributes,
+        see a record replaced (`all_replaced`), each other attribute by its dearest group (see `largest_on_change`).
         """
         if self.neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
             remedy = "Under replace-one within a group the groups are public and nothing hides who is in which."
             raise InputError("accountant", "must be for add-or-remove one record", str(self.neighbouring), remedy)
-        for group in (old, new):
-            self._require_known("group", require_group(group), {r.group for r in self._releases})
-        if old == new or old.partition("=")[0] != new.partition("=")[0]:
+        attribute = attribute_of(require_group(old))
+        if old == new or not old or attribute_of(require_group(new)) != attribute:
             raise InputError("new", "must be another group of the same attribute", (old, new))
+        known = {r.group for r in self._releases}
+        if new not in known:
+            self._require_known("group", old, known)
         self._require_known("client", client, {r.client for r in self._releases})
-        certain: Counter[Event] = Counter()
-        others: dict[str, dict[str, Counter[Event]]] = {}  # other attribute -> its group -> costs
-        own = old.partition("=")[0]
-        for release in self._releases:
-            attribute = release.group.partition("=")[0]
-            if release.client not in ("", client) or (attribute == own and release.group not in (old, new)):
-                continue
-            elsewhere = release.group and attribute != own
-            costs = others.setdefault(attribute, {}).setdefault(release.group, Counter()) if elsewhere else certain
-            for part, count in count_parts(release.event, release.count).items():
-                costs[part if attribute == own else as_replaced(part)] += count
+        paid = _by_payer(r for r in self._releases if attribute_of(r.group) != attribute or r.group in (old, new))
 
         def curve(orders: tuple[float, ...]) -> Array:
-            total = _sum_of_curves(certain.items())(orders)
-            for groups in others.values():
-                total = total + np.max([_sum_of_curves(costs.items())(orders) for costs in groups.values()], axis=0)
-            return total
+            def grouped(payer: Payer) -> Array:
+                return _sum_of_curves(paid[payer], orders)
+
+            def replaced(payer: Payer) -> Array:
+                return _sum_of_curves(all_replaced(paid[payer]), orders)
+
+            size = len(orders)
+            found = [largest_on_change(one, attribute, grouped, replaced, size) for one in clients(paid, client)]
+            largest: Array = np.max(found, axis=0)
+            return largest
 
         worst = best_order(curve, delta)
         return Spent(worst[0], delta, "rdp", None, order=worst[1])
@@ -216,26 +227,40 @@ class Accountant:
             raise InputError(name, f"must be one of {sorted(known - {''})}", value)
 
 
-def _records(releases: Iterable[Release]) -> Iterator[tuple[str, set[str], Event]]:
-    """(client, groups, everything it pays for) of every kind of record."""
-    by_payer: dict[Payer, Counter[Event]] = {}
+def _by_payer(releases: Iterable[Release]) -> dict[Payer, Counter[Event]]:
+    paid: dict[Payer, Counter[Event]] = {}
     for release in releases:
-        by_payer.setdefault(release.payer, Counter())[release.event] += release.count
-    for client, payers in record_classes(by_payer):
-        total: Counter[Event] = Counter()
-        for payer in payers:
-            total.update(by_payer[payer])
-        event = Composed(tuple(Repeated(part, count) for part, count in total.items()))
-        yield client, {group for _, group in payers if group}, event
+        paid.setdefault(release.payer, Counter())[release.event] += release.count
+    return paid
 
 
-def _sum_of_curves(costs: Iterable[tuple[Event, int]]) -> Callable[[tuple[float, ...]], Array]:
-    parts = list(costs)
+def _worst_record(releases: Iterable[Release], client: str, group: str, delta: float, method: Method) -> Spent:
+    """What the worst record pays for these releases: of one client and group, or of all ("")."""
+    paid = _by_payer(releases)
+    few, many = listable(clients(paid, client, group))
+    found = worst(((one.name, _together(paid, payers)) for one in few for payers in one.records()), delta, method)
+    dearest = found[0] if found else spent(Nothing(), delta, method)
+    for one in many:
 
-    def curve(orders: tuple[float, ...]) -> Array:
-        total = np.zeros(len(orders))
-        for part, count in parts:
-            total += count * rdp(part, orders)
-        return total
+        def curve(orders: tuple[float, ...], one: Client = one) -> Array:
+            return one.largest(lambda payer: _sum_of_curves(paid[payer], orders), len(orders))
 
-    return curve
+        bound, order = best_order(curve, delta)
+        if bound > dearest.epsilon:
+            neighbouring = common_neighbouring(event.neighbouring for events in paid.values() for event in events)
+            dearest = Spent(bound, delta, "rdp", neighbouring, order=order)
+    return dearest
+
+
+def _together(paid: Mapping[Payer, Counter[Event]], payers: Iterable[Payer]) -> Event:
+    total: Counter[Event] = Counter()
+    for payer in payers:
+        total.update(paid[payer])
+    return Composed(tuple(Repeated(event, count) for event, count in total.items()))
+
+
+def _sum_of_curves(costs: Mapping[Event, int], orders: tuple[float, ...]) -> Array:
+    total = np.zeros(len(orders))
+    for event, count in costs.items():
+        total += count * rdp(event, orders)
+    return total

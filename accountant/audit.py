@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from accountant import books, chain
+from accountant import books, chain, outbox
 from accountant.books import DatasetState
 from accountant.budget import Budget, require_delta
 from accountant.burndown import Point, budget_left, burn_down
@@ -125,6 +125,8 @@ def audit(
         tally.close()
         counts = tally.totals()
         _compare_caches(connection, tally, counts)
+        for contradiction in outbox.contradictions(connection):
+            check.report(0, contradiction)
     audits = tuple(
         _dataset(state, delta, pld, counts, tally.segments, tally.budgets.get(name, []))
         for name, state in sorted(tally.states.items())
@@ -198,7 +200,11 @@ def _spent(budget: Budget, counts: dict[Source, int]) -> float:
 
 def _compare_caches(connection: Connection, tally: Tally, counts: dict[Source, int]) -> None:
     """Report where the small tables beside the chain do not say what the rows say."""
-    cached = {state.name: state for state in books.read_states(connection)}
+    try:
+        cached = {state.name: state for state in books.read_states(connection)}
+    except (ValueError, TypeError) as error:  # InputError and JSONDecodeError are ValueErrors
+        tally.check.report(0, f"what is kept about the datasets cannot be read: {error}")
+        return
     for name in sorted(cached.keys() | tally.states.keys()):
         state = tally.states.get(name)
         if cached.get(name) != state:

@@ -21,6 +21,7 @@ METHODS: tuple[Method, ...] = ("rdp", "pld")
 # RDP is above the exact epsilon and PLD meets it up to its grid, so RDP below PLD means too coarse a grid.
 REFINEMENTS = 2
 TOLERATED = 0.99
+COARSEST = 1.0  # spacing of the loss grid; dp-accounting computes with its exponential
 COARSE_ORDERS = (*order_grid(1 / 8, 64.0, 2), math.inf)
 WIDEST = 2.0**20  # α − 1 that the search for the best order goes up to; down to its inverse
 
@@ -118,6 +119,9 @@ def spent_by_pld(event: Event, delta: float) -> Spent:
     if math.isinf(by_rdp) or by_rdp == 0:
         return Spent(by_rdp, delta, "pld", event.neighbouring)
     interval = INTERVAL * max(1.0, by_rdp / 20.0)
+    if interval > COARSEST:
+        remedy = 'Ask for method "rdp" (--method rdp): at this size the two hardly differ.'
+        raise TooFine("ε", f"must be below {20.0 * COARSEST / INTERVAL:g} to be bounded by PLD", by_rdp, remedy)
     best = (pld_epsilon(event, delta, interval), interval)
     for _ in range(REFINEMENTS):
         if by_rdp >= best[0]:
@@ -132,7 +136,7 @@ def spent_by_pld(event: Event, delta: float) -> Spent:
             "the PLD bound",
             f"must not exceed the RDP bound {by_rdp:.6g} by more than 1%",
             best[0],
-            "The loss grid cannot resolve these events; the RDP bound holds.",
+            'The loss grid cannot resolve these events; the RDP bound holds. Ask for method "rdp" (--method rdp).',
         )
     return Spent(best[0], delta, "pld", event.neighbouring, interval=best[1])
 

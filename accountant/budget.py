@@ -50,6 +50,7 @@ class Budget:
             raise InputError("order", "must be above 1", self.order)
         if self.capacity:
             require_positive("capacity", self.capacity)
+            _require_honest(self)
             return
         _set(self, "capacity", rdp_capacity(self.epsilon, self.delta, self.order))
         # Below that, only the bound by total variation is left, which lets nothing of use through.
@@ -65,15 +66,17 @@ class Budget:
     def resized(self, epsilon: float, delta: float, people: int | None = None) -> Budget:
         """The same filter with another capacity: the order stays as it was first fixed.
 
-        An ε that this order cannot express leaves (next to) no capacity: nothing more may be released.
+        An ε that this order cannot express is refused: it would leave no capacity, and nothing could ever be released.
         """
-        return replace(
-            self,
-            epsilon=epsilon,
-            delta=delta,
-            capacity=rdp_capacity(epsilon, delta, self.order),
-            people=self.people if people is None else people,
-        )
+        require_positive("epsilon", epsilon)
+        count = self.people if people is None else people
+        capacity = rdp_capacity(epsilon, require_delta(delta, count), self.order)
+        if capacity <= 2 * delta**2:
+            least = smallest_epsilon(delta, self.order)
+            rule = f"must be above {least:.4g} at δ = {delta:g} for a budget of order {self.order:g}"
+            remedy = "The order was fixed by the first budget. Any larger ε works; what is already spent still counts."
+            raise InputError("epsilon", rule, epsilon, remedy)
+        return replace(self, epsilon=epsilon, delta=delta, capacity=capacity, people=count)
 
     def cost(self, event: Event, count: int = 1) -> float:
         """Rényi divergence of `count` such events at the budget's order."""
@@ -152,6 +155,22 @@ def require_delta(delta: float, people: int | None = None) -> float:
                 "Otherwise publishing somebody's record in the clear would pass as private.",
             )
     return float(delta)
+
+
+def smallest_epsilon(delta: float, order: float) -> float:
+    """The ε that no Rényi divergence at all converts to at this order: budgets must be above it.
+
+    The conversion of `epsilon_from_rdp` at divergence 0: log(1 − 1/α) − log(αδ)/(α − 1).
+    """
+    return max(0.0, math.log1p(-1.0 / order) - (math.log(order) + math.log(delta)) / (order - 1.0))
+
+
+def _require_honest(budget: Budget) -> None:
+    """A stated capacity must not let through more than (ε, δ) at the order; up to rounding."""
+    most = rdp_capacity(budget.epsilon, budget.delta, budget.order)
+    if budget.capacity > most * (1.0 + 1e-12):
+        rule = f"must be at most {most:.6g}, what ε = {budget.epsilon:g} at δ = {budget.delta:g} allows at its order"
+        raise InputError("capacity", rule, budget.capacity, "Leave it out.")
 
 
 def _set(budget: Budget, name: str, value: object) -> None:

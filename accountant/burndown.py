@@ -15,7 +15,8 @@ from accountant.conversion import epsilon_from_rdp
 from accountant.exposure import sum_of_curves
 from accountant.rdp import DEFAULT_ORDERS
 from accountant.rdp_moments import Array
-from accountant.spending import Payer, add_up, record_classes, worst_record
+from accountant.records import clients
+from accountant.spending import Payer, add_up, worst_record
 from accountant.tally import BudgetChange, Segment, view
 
 
@@ -58,8 +59,8 @@ def _worst_epsilon(curves: dict[Payer, Array], delta: float) -> float:
 
     Where two records' curves cross this is a little above both; it is never below either.
     """
-    totals = [np.sum([curves[payer] for payer in payers], axis=0) for _, payers in record_classes(curves) if payers]
-    return epsilon_from_rdp(DEFAULT_ORDERS, np.max(totals, axis=0), delta)[0] if totals else 0.0
+    totals = [client.largest(curves.__getitem__, len(DEFAULT_ORDERS)) for client in clients(curves)]
+    return epsilon_from_rdp(DEFAULT_ORDERS, np.max(totals, axis=0), delta)[0]
 
 
 def budget_left(budget: Budget, spent: float) -> float:

@@ -10,6 +10,12 @@ Not found by the chain alone: rows cut from the end, or a chain computed afresh 
 found against a head noted elsewhere before (every run's statement has one), the second also by signatures,
 which need the owner's key. Not found by anything here: changes newer than the last noted head without a key,
 a second ledger nobody mentions, and data copied to another name that was never fingerprinted.
+
+Redemptions, messages and their digests are beside the chain. The database refuses to change them, and an audit
+finds tokens that were never given out or are there twice, and a message or digest without what must precede it.
+Not found: whoever can drop a trigger can delete a token's redemption, digest and message together, and it may be
+used again; or put another message and its digest in their place. Neither changes what the rows say was spent, but
+a token used twice is one release more than they say. The tokens are for programs that crash, not for forgers.
 """
 
 from __future__ import annotations
@@ -25,17 +31,30 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from accountant import schema
-from accountant.errors import InputError, Refused
+from accountant.errors import InputError, LedgerBroken
 from accountant.signing import OwnerKey
 from accountant.spending import Draft, Source
 from accountant.storage import fetch, insert_rows
 
+__all__ = [
+    "NO_HASH",
+    "Head",
+    "LedgerBroken",
+    "Stored",
+    "append",
+    "chained_text",
+    "noted_head",
+    "read_head",
+    "read_sources",
+    "require_hash",
+    "stored_source",
+    "stream",
+    "timestamp",
+    "utc_now",
+]
+
 NO_HASH = "0" * 64
 HASH_PATTERN = re.compile(r"[0-9a-f]{64}")
-
-
-class LedgerBroken(Refused):
-    """The stored rows contradict each other: nothing may be added until somebody has looked."""
 
 
 @dataclass(frozen=True)

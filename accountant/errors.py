@@ -29,6 +29,10 @@ class Refused(RuntimeError):
     """The input is fine and the answer is no: over budget, a broken chain, a token used twice."""
 
 
+class LedgerBroken(Refused):
+    """The stored rows contradict each other: nothing may be added until somebody has looked."""
+
+
 def require_positive(name: str, value: float, remedy: str = "") -> float:
     """The value as a float, if it is a finite number above zero; otherwise `InputError`."""
     number = require_finite(name, value, remedy)
@@ -45,6 +49,8 @@ def require_finite(name: str, value: float, remedy: str = "") -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise InputError(name, "must be a number", value, remedy) from None
+    except OverflowError:
+        raise InputError(name, "must be below 1e308", "a larger whole number", remedy) from None
     if not math.isfinite(number):
         raise InputError(name, "must be finite", value, remedy)
     return number

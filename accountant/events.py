@@ -44,6 +44,9 @@ __all__ = [
 ]
 
 
+MOST_REPEATS = 2**53  # whole numbers up to here are exact as floats
+
+
 @dataclass(frozen=True)
 class PoissonSampled(Event):
     """A mechanism run on a sample that takes every unit independently with probability `rate`.
@@ -188,6 +191,8 @@ class Repeated(Event):
         """Check that there is an event and a whole number of repetitions."""
         _require_event(self.event)
         set_field(self, "count", _require_count("count", self.count, "No repetition at all is Nothing()."))
+        if _most_repeats(self) > MOST_REPEATS:
+            raise InputError("count", "must be at most 2**53, nested repetitions multiplied", "more")
 
     @property
     def neighbouring(self) -> Neighbouring | None:
@@ -217,6 +222,15 @@ def count_parts(event: Event, count: int = 1) -> Counter[Event]:
         else:
             parts[current] += times
     return parts
+
+
+def _most_repeats(event: Event) -> int:
+    """The largest number of times that any part of an event happens by nested repetitions."""
+    if isinstance(event, Repeated):
+        return event.count * _most_repeats(event.event)
+    if isinstance(event, Composed):
+        return max((_most_repeats(part) for part in event.events), default=1)
+    return 1
 
 
 def _require_event(value: object) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import product
 
 import numpy as np
 
@@ -18,8 +17,9 @@ from accountant.errors import InputError
 from accountant.events import Composed, Event, Repeated
 from accountant.rdp import DEFAULT_ORDERS, rdp
 from accountant.rdp_moments import Array
-from accountant.replacement import as_replaced
-from accountant.spending import Payer, record_classes
+from accountant.records import Client, clients, largest_on_change, listable
+from accountant.replacement import all_replaced
+from accountant.spending import Payer
 from accountant.tally import View
 
 Parts = frozenset[tuple[str, int]]
@@ -49,16 +49,27 @@ class Exposure:
     _rdp: dict[Parts, float] = field(default_factory=dict)
     _pld: dict[Parts, float] = field(default_factory=dict)
 
-    def of_worst(self, releases: View, client: str | None = None, group: str = "") -> Epsilon:
-        """ε of the worst record: of all, of one client's, or of one group's."""
-        seen = {
-            parts
-            for owner, payers, parts in classes(releases)
-            if client in (None, owner) and (not group or group in {name for _, name in payers})
-        }
-        if not seen:
-            return Epsilon(0.0, 0.0 if self.with_pld else None)
-        return Epsilon(self._worst_rdp(seen), self._worst_pld(seen))
+    def of_worst(self, releases: View, client: str = "", group: str = "") -> Epsilon:
+        """ε of the worst record: of all, of one client's, or of one group's.
+
+        Where records can be of too many kinds to go through them, both bounds are that of the largest RDP curve.
+        """
+        few, many = listable(clients(releases, client, group))
+        seen = {_parts(releases, payers) for one in few for payers in one.records()}
+        by_rdp, by_pld = self._worst_rdp(seen), self._worst_pld(seen)
+        largest = self._largest(releases, many)
+        return Epsilon(max(by_rdp, largest), None if by_pld is None else max(by_pld, largest))
+
+    def _largest(self, releases: View, many: list[Client]) -> float:
+        """ε of the largest curve of any client; the best order is only searched where it can matter."""
+        curves = [_largest_curve(releases, client) for client in many]
+        on_grid = [epsilon_from_rdp(DEFAULT_ORDERS, curve(DEFAULT_ORDERS), self.delta)[0] for curve in curves]
+        worst = 0.0
+        for bound, number in sorted(((bound, n) for n, bound in enumerate(on_grid)), reverse=True):
+            if bound <= worst:
+                break
+            worst = max(worst, best_order(curves[number], self.delta)[0])
+        return worst
 
     def rdp(self, parts: Parts) -> float:
         """ε by Rényi divergences, at the best order."""
@@ -110,28 +121,23 @@ class Exposure:
         return self._pld[parts]
 
     def of_changing(self, releases: View, attribute: str) -> float:
-        """ε between datasets in which one record is in another group of the attribute; the worst, by RDP.
+        """ε between datasets in which one record is in another group of the attribute; the worst, by RDP."""
+        plain = {payer: Counter({event_of(b): n for b, n in bodies.items()}) for payer, bodies in releases.items()}
+        replaced = {payer: all_replaced(events) for payer, events in plain.items()}
 
-        The old group's releases see a removal, the new group's an addition. All other releases on the record
-        may see it changed, that is replaced. All are Rényi bounds for the same two datasets, so they add.
-        """
-        groups = {group for _, group in releases if group.partition("=")[0] == attribute}
-        worst = 0.0
-        seen: set[frozenset[tuple[Event, int]]] = set()
-        for client, payers in record_classes(releases):
-            for old, new in product({group for _, group in payers} & groups, groups):
-                if old == new:
-                    continue
-                arrivals = [payer for payer in {("", new), (client, new)} if payer in releases]
-                costs: Counter[Event] = Counter()
-                for payer in (*payers, *arrivals):
-                    for body, count in releases[payer].items():
-                        event = event_of(body)
-                        costs[event if payer[1] in (old, new) else as_replaced(event)] += count
-                if (parts := frozenset(costs.items())) not in seen:
-                    seen.add(parts)
-                    worst = max(worst, best_order(sum_of_curves(costs), self.delta)[0])
-        return worst
+        def curve_for(client: Client) -> Callable[[tuple[float, ...]], Array]:
+            def curve(orders: tuple[float, ...]) -> Array:
+                return largest_on_change(
+                    client,
+                    attribute,
+                    lambda payer: sum_of_curves(plain[payer])(orders),
+                    lambda payer: sum_of_curves(replaced[payer])(orders),
+                    len(orders),
+                )
+
+            return curve
+
+        return max(best_order(curve_for(client), self.delta)[0] for client in clients(releases))
 
 
 def sum_of_curves(costs: Counter[Event]) -> Callable[[tuple[float, ...]], Array]:
@@ -150,13 +156,21 @@ def _size(item: tuple[float, Parts]) -> float:
     return item[0]
 
 
-def classes(releases: View) -> Iterator[tuple[str, tuple[Payer, ...], Parts]]:
-    """(client, payers, composition) for every kind of record."""
-    for client, payers in record_classes(releases):
-        total: Counter[str] = Counter()
-        for payer in payers:
-            total.update(releases[payer])
-        yield client, payers, frozenset(total.items())
+def _parts(releases: View, payers: Iterable[Payer]) -> Parts:
+    total: Counter[str] = Counter()
+    for payer in payers:
+        total.update(releases[payer])
+    return frozenset(total.items())
+
+
+def _largest_curve(releases: View, client: Client) -> Callable[[tuple[float, ...]], Array]:
+    def curve(orders: tuple[float, ...]) -> Array:
+        def of_payer(payer: Payer) -> Array:
+            return sum_of_curves(Counter({event_of(body): n for body, n in releases[payer].items()}))(orders)
+
+        return client.largest(of_payer, len(orders))
+
+    return curve
 
 
 def as_event(parts: Parts) -> Composed:

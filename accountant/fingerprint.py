@@ -2,8 +2,12 @@
 
 A fingerprint is HMAC-SHA256 over the records. It is keyed because an unkeyed hash of a small dataset can be
 guessed by trying candidates, which would make the ledger itself a release. It does not depend on the order of
-records or columns, nor on writing 1 as 1.0, so that shuffling a file does not open a second budget. It does
-not see through real changes: one altered record gives another fingerprint.
+records or columns, nor on writing 1 as 1.0 or 0 as -0, nor on a byte order mark, so that saving a file anew does
+not open a second budget. It starts with the name of its key, and a ledger takes fingerprints of one key only.
+
+Not seen through: real changes. One altered record, one more or one less, a column added, dropped or RENAMED gives
+another fingerprint (the names decide the order of the columns, so they are part of it). Whoever answers for the
+data has to register a changed table under its old name, with `renew`; the fingerprint finds honest mistakes.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ def fingerprint_columns(columns: Mapping[str, Iterable[object]], key: OwnerKey) 
 def fingerprint_csv(path: str | Path, key: OwnerKey) -> str:
     """The fingerprint of a CSV file with a header line; the same as of its columns."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             header = next(reader, [])
             records = [record for record in reader if record]
@@ -51,6 +55,11 @@ def fingerprint_csv(path: str | Path, key: OwnerKey) -> str:
     return fingerprint_columns({name: [record[i] for record in records] for i, name in enumerate(header)}, key)
 
 
+def key_of(fingerprint: str) -> str:
+    """The name of the key that a fingerprint was made with; "" when it does not say."""
+    return fingerprint.rpartition("-")[0]
+
+
 def canonical_cell(value: object) -> str:
     """One value as text: numbers as the shortest decimal that reads back equal; missing values empty."""
     if isinstance(value, bytes):
@@ -62,8 +71,9 @@ def canonical_cell(value: object) -> str:
         number = float(text)
     except ValueError:
         return text
+    # Adding 0.0 turns -0.0 into 0.0.
     # Whole numbers beyond 2**53 (identifiers, for instance) would collapse into one float.
-    return repr(number) if math.isfinite(number) and abs(number) <= 2**53 else text
+    return repr(number + 0.0) if math.isfinite(number) and abs(number) <= 2**53 else text
 
 
 def _fingerprint(names: list[str], records: Iterable[tuple[object, ...]], key: OwnerKey) -> str:
@@ -71,7 +81,8 @@ def _fingerprint(names: list[str], records: Iterable[tuple[object, ...]], key: O
     digests = sorted(
         hmac.digest(secret, _framed(canonical_cell(value) for value in record), "sha256") for record in records
     )
-    return hmac.digest(secret, b"table" + _framed(names) + b"".join(digests), "sha256").hex()
+    digest = hmac.digest(secret, b"table" + _framed(names) + b"".join(digests), "sha256").hex()
+    return f"{key.key_id}-{digest}"
 
 
 def _framed(texts: Iterable[str]) -> bytes:

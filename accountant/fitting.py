@@ -35,17 +35,22 @@ def require_room(
     total: Mapping[Payer, float],
     spends: Sequence[Spend],
 ) -> None:
-    """Nothing, if the spends take no record's total over the budget; else `BudgetExceeded` with what fits."""
-    after, client, groups = worst_record(total)
+    """Nothing, if the spends take no record's total over the budget; else `BudgetExceeded` with what fits.
+
+    Only records that the spends touch count: those of another client may have used theirs up.
+    """
+    after, client, groups = worst_record(total, {spend.payer for spend in spends})
     if after <= budget.capacity:
         return
-    # What that very record has spent so far: its client's and its groups' share, not another record's.
-    own = {payer: amount for payer, amount in spent.items() if payer[0] in ("", client) and payer[1] in ("", *groups)}
-    before = worst_record(own)[0]
+    # What that very record has spent so far and would pay now: its client's and its groups' share.
+    own = [(owner, group) for owner in {"", client} for group in {"", *groups}]
+    before = add_up(*(spent.get(payer, 0.0) for payer in own))
+    request = costs(budget, spends)
+    asked = add_up(*(request.get(payer, 0.0) for payer in own))
     names = [f"client {client!r}"] if client else []
     names += [f"group {', '.join(groups)}"] if groups else []
     who = f"for {', '.join(names)}" if names else "in all"
-    raise BudgetExceeded(dataset, budget, before, after - before, who, what_fits(budget, spent, spends))
+    raise BudgetExceeded(dataset, budget, before, asked, who, what_fits(budget, spent, spends))
 
 
 def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> Fit:
@@ -72,7 +77,8 @@ def _most(limit: int, budget: Budget, spent: Mapping[Payer, float], request: Cal
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2
-        if worst_record(added(spent, costs(budget, request(middle))))[0] <= budget.capacity:
+        asked = costs(budget, request(middle))
+        if worst_record(added(spent, asked), asked)[0] <= budget.capacity:
             low = middle
         else:
             high = middle - 1

@@ -29,7 +29,7 @@ from accountant.errors import InputError
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
 from accountant.signing import OwnerKey
-from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name
+from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name, require_text
 from accountant.storage import Storage, fetch
 from accountant.totals import Totals, store
 
@@ -57,6 +57,7 @@ class Ledger:
         self._clock = clock
         self._key = key
         self._known_sources: dict[Source, Stored] = {}
+        self._known_labels: set[tuple[str, str, str]] = set()
         self._totals = Totals()
         try:
             self._open(create)
@@ -135,7 +136,8 @@ class Ledger:
         """The settled state, after registering a dataset.
 
         simulation: its noise may be seeded; it makes no ε claims and can have no budget. Settled once.
-        fingerprint: binds the name to the data; releases must then show it (see accountant.fingerprint).
+        fingerprint: binds the name to the data; releases must then show it (see accountant.fingerprint). All
+        fingerprints of a ledger are made with one key: with another, the same data would look like new data.
         renew: the data under this name changed; note the new fingerprint. What was spent stays spent.
         """
         require_name("dataset", dataset)
@@ -144,7 +146,8 @@ class Ledger:
             head = chain.read_head(connection, lock=True)
             before = books.read_state(connection, dataset)
             seen = registration.registered(connection)
-            registration.require_same_kind(before, seen, simulation=simulation)
+            registration.require_same_kind(connection, before, simulation=simulation)
+            registration.require_same_key(fingerprint, seen)
             registration.require_free(before, fingerprint, seen, renew=renew)
             state = replace(before, simulation=simulation, fingerprint=fingerprint or before.fingerprint)
             if dataset in {name for name, _ in seen} and state == before:
@@ -160,8 +163,8 @@ class Ledger:
         A dataset that already has a budget keeps its order; only the capacity changes.
         """
         require_name("dataset", dataset)
-        require_name("reason", reason, empty=True)
-        require_name("actor", actor, empty=True)
+        require_text("reason", reason, empty=True)
+        require_text("actor", actor, empty=True)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
             before = books.read_state(connection, dataset)
@@ -221,7 +224,7 @@ class Ledger:
             return outbox.load(connection, token)
 
     def discard_message(self, token: str) -> None:
-        """Forget a message that has arrived, to save room. Its token stays spent."""
+        """Forget a message that has arrived, to save room. Its token stays spent, for other bytes too."""
         with self._storage.writing() as connection:
             outbox.require_token(connection, token)
             connection.execute(schema.messages.delete().where(schema.messages.c.token == token))
@@ -266,7 +269,10 @@ class Ledger:
             state = before
             for event in {id(spend.event): spend.event for spend in spends}.values():
                 state = state.keeping(event.neighbouring)
-            registration.require_same_data(state, fingerprint)
+            registration.require_same_data(connection, state, fingerprint)
+            labels = {(dataset, spend.client, spend.group) for spend in spends}
+            if not labels <= self._known_labels:
+                registration.require_known_spelling(connection, dataset, labels - self._known_labels)
             if state != before or before == DatasetState(dataset):
                 books.write_state(connection, state)
             snapshot = None
@@ -286,7 +292,9 @@ class Ledger:
             self._totals.remember(dataset, snapshot)
         if len(self._known_sources) > REMEMBERED_SOURCES:
             self._known_sources.clear()
+            self._known_labels.clear()
         self._known_sources.update(new)
+        self._known_labels |= labels
         return tokens
 
     def _append(

@@ -9,9 +9,10 @@ message is spent, and a new reservation is needed. So a crash may count a releas
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
@@ -19,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 
 from accountant import schema
 from accountant.errors import InputError, Refused
+from accountant.storage import fetch
 
 if TYPE_CHECKING:
     from accountant.ledger import Ledger
@@ -96,14 +98,21 @@ def redeem(connection: Connection, tokens: Iterable[str], now: str) -> None:
 
 
 def store(connection: Connection, token: str, message: bytes, now: str) -> None:
-    """Keep the message of a redeemed token. The same bytes again change nothing; other bytes are refused."""
+    """Keep the message of a redeemed token. The same bytes again change nothing; other bytes are refused.
+
+    Also after the message was discarded: its digest stays, and another message would be a second release.
+    """
     state = progress(connection, token)
     if state is Progress.RESERVED:
         raise InputError("token", "must be redeemed before its message is stored", token)
+    digest = sha256(message).hexdigest()
+    kept = connection.scalar(select(schema.digests.c.sha256).where(schema.digests.c.token == token))
+    if kept not in (None, digest):
+        raise TokenAlreadyUsed(token)
+    if kept is None:
+        connection.execute(schema.digests.insert().values(token=token, sha256=digest))
     if state is Progress.REDEEMED:
         connection.execute(schema.messages.insert().values(token=token, stored_at=now, message=message))
-    elif load(connection, token) != message:
-        raise TokenAlreadyUsed(token)
 
 
 def load(connection: Connection, token: str) -> bytes | None:
@@ -112,6 +121,31 @@ def load(connection: Connection, token: str) -> bytes | None:
     stored = schema.messages.c
     message = connection.scalar(select(stored.message).where(stored.token == token))
     return None if message is None else bytes(message)
+
+
+def contradictions(connection: Connection) -> Iterator[str]:
+    """What is wrong with the redemptions and messages: they are beside the chain, and must fit the tokens in it."""
+    first = _FIRST_ROW[connection.dialect.name]
+    for table in ("redemptions", "digests", "messages"):
+        query = (
+            f"SELECT count(*), count(DISTINCT t.token), count(CASE WHEN e.token = t.token THEN 1 END) FROM {table} t"
+        )
+        ((rows, tokens, known),) = fetch(connection, f"{query} LEFT JOIN entries e ON e.sequence = {first}")
+        if rows != tokens:
+            yield f"{rows - tokens} tokens are twice in {table}"
+        if rows != known:
+            yield f"{rows - known} tokens in {table} were never given out"
+    for table, before in (("digests", "redemptions"), ("messages", "digests")):
+        query = f"SELECT count(*) FROM {table} t WHERE NOT EXISTS (SELECT 1 FROM {before} b WHERE b.token = t.token)"
+        if lost := fetch(connection, query)[0][0]:
+            yield f"{lost} tokens are in {table} but not in {before}, from which a row was deleted"
+
+
+# The number that a token starts with.
+_FIRST_ROW = {
+    "sqlite": "CAST(t.token AS INTEGER)",
+    "postgresql": "CAST(substring(t.token from '^[0-9]{1,18}') AS BIGINT)",
+}
 
 
 def progress(connection: Connection, token: str) -> Progress:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
 from accountant.books import DATASET, DatasetState
 from accountant.errors import InputError
+from accountant.fingerprint import key_of
+from accountant.spending import folded, require_one_spelling
 from accountant.storage import fetch
 
 Registered = list[tuple[str, str]]
@@ -19,9 +22,9 @@ def registered(connection: Connection) -> Registered:
     return [(dataset, json.loads(body)["fingerprint"]) for dataset, body in rows]
 
 
-def require_same_kind(state: DatasetState, seen: Registered, *, simulation: bool) -> None:
-    """A dataset that the ledger knows stays a simulation, or stays none."""
-    known = state.name in {name for name, _ in seen} or state != DatasetState(state.name)
+def require_same_kind(connection: Connection, state: DatasetState, *, simulation: bool) -> None:
+    """A dataset that any row of the ledger is about stays a simulation, or stays none."""
+    known = fetch(connection, "SELECT 1 FROM sources WHERE dataset = ? LIMIT 1", state.name)
     if known and state.simulation != simulation:
         raise InputError(
             "simulation",
@@ -45,12 +48,42 @@ def require_free(state: DatasetState, fingerprint: str, seen: Registered, *, ren
         )
 
 
-def require_same_data(state: DatasetState, fingerprint: str) -> None:
-    """A release from fingerprinted data shows the fingerprint."""
-    if state.fingerprint and fingerprint != state.fingerprint:
+def require_same_key(fingerprint: str, seen: Registered) -> None:
+    """All fingerprints of a ledger come from the key of the first; else a new key would be a new budget."""
+    first = next((mark for _, mark in seen if mark), "")
+    if fingerprint and first and key_of(fingerprint) != key_of(first):
         raise InputError(
             "fingerprint",
-            f"must be that of dataset {state.name!r}, {state.fingerprint}",
+            f"must be made with key {key_of(first) or '(none named)'}, as the first one in this ledger",
             fingerprint,
-            "The budget is bound to the data; releases from it show its fingerprint.",
+            "With another key the same data looks like other data.",
         )
+
+
+def require_same_data(connection: Connection, state: DatasetState, fingerprint: str) -> None:
+    """A release from fingerprinted data shows the fingerprint, and one that is shown is the registered one."""
+    if fingerprint == state.fingerprint:
+        return
+    if not state.fingerprint:
+        require_free(state, fingerprint, registered(connection), renew=False)
+        raise InputError(
+            "fingerprint",
+            f"must be registered for dataset {state.name!r} before it is shown",
+            fingerprint,
+            "Call Ledger.register(dataset, fingerprint=…) first.",
+        )
+    raise InputError(
+        "fingerprint",
+        f"must be that of dataset {state.name!r}, {state.fingerprint}",
+        fingerprint,
+        "The budget is bound to the data; releases from it show its fingerprint.",
+    )
+
+
+def require_known_spelling(connection: Connection, dataset: str, labels: Iterable[tuple[str, str, str]]) -> None:
+    """New clients and groups are no other spellings of those that the dataset has."""
+    rows = fetch(connection, "SELECT DISTINCT client, group_name FROM sources WHERE dataset = ?", dataset)
+    new = sorted(labels)
+    for number, name in enumerate(("client", "group")):
+        known = {folded(row[number]): row[number] for row in rows}
+        require_one_spelling(name, [label[number + 1] for label in new], known)

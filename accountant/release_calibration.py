@@ -20,7 +20,8 @@ from accountant.events import (
     OnGrid,
     PoissonSampled,
 )
-from accountant.pld_profiles import gaussian_delta, grid_pairs
+from accountant.gaussian_profile import gaussian_delta
+from accountant.pld_profiles import grid_pairs
 
 MARGIN = 1e-10  # divergences are computed to about 1e-13 of themselves
 TIGHTEST, LOOSEST = 1e-12, 1e12  # noise multipliers searched
@@ -38,7 +39,7 @@ def calibrate_release(event: Event, epsilon: float, delta: float = 1e-5) -> Even
 def exact_delta(mechanism: Mechanism, epsilon: float) -> float:
     """δ(ε) of one unsampled release, exactly: a closed form, or the sum over the grid."""
     if isinstance(mechanism, Gaussian):
-        return float(gaussian_delta(np.array([epsilon]), mechanism.noise_multiplier)[0])
+        return gaussian_delta(epsilon, mechanism.noise_multiplier)
     if isinstance(mechanism, Laplace):
         return -math.expm1(min(0.0, (epsilon - 1.0 / mechanism.noise_multiplier) / 2.0))
     if isinstance(mechanism, OnGrid):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import singledispatch
 
@@ -26,6 +28,14 @@ def as_replaced(event: Event) -> Event:
     add-or-remove sensitivity; and a record's presence moves it by that sensitivity itself.
     """
     raise InputError("event", "must be an add-or-remove release", event)
+
+
+def all_replaced(counts: Mapping[Event, int]) -> Counter[Event]:
+    """The same for counted releases."""
+    total: Counter[Event] = Counter()
+    for event, count in counts.items():
+        total[as_replaced(event)] += count
+    return total
 
 
 @as_replaced.register

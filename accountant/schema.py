@@ -8,6 +8,7 @@ than the code it serves. A step never rewrites a chained row: that would break e
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 
 from sqlalchemy import (
     BigInteger,
@@ -119,13 +120,22 @@ redemptions = Table(
     sqlite_with_rowid=False,
 )
 
-# Finished messages, stored before they are sent. Deleting one is safe: its token stays spent.
+# Finished messages, stored before they are sent. Deleting one is safe: its token stays spent, and `digests` keeps
+# what it was, so that no other message takes its place.
 messages = Table(
     "messages",
     metadata,
     Column("token", Text, primary_key=True),
     Column("stored_at", Text, nullable=False),
     Column("message", LargeBinary, nullable=False),
+)
+
+digests = Table(
+    "digests",
+    metadata,
+    Column("token", Text, primary_key=True),
+    Column("sha256", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 schema_version = Table(
@@ -160,20 +170,54 @@ def _append_only_statements(table: str, dialect: str) -> list[str]:
     the hash chain is for.
     """
     if dialect == "sqlite":
-        return [
-            f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, '{table}: append-only, {verb} refused'); END"
-            for verb in ("UPDATE", "DELETE")
-        ]
+        return [_refusing(table, verb) for verb in ("UPDATE", "DELETE")]
+    return _refusing_function(table, "UPDATE OR DELETE OR TRUNCATE")
+
+
+def _refusing(table: str, verb: str) -> str:
+    return (
+        f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, '{table}: append-only, {verb} refused'); END"
+    )
+
+
+def _refusing_function(table: str, verbs: str) -> list[str]:
     return [
         f"CREATE FUNCTION {table}_append_only() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION USING MESSAGE = '{table}: append-only, ' || TG_OP || ' refused'; END $$",
-        f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
+        f"CREATE TRIGGER {table}_append_only BEFORE {verbs} ON {table} "
         f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_append_only()",
     ]
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_create_tables]
+def _keep_digests(connection: Connection) -> None:
+    """Version 2: the digest of every message stays, and a token's redemption or message cannot be replaced."""
+    digests.create(connection, checkfirst=True)
+    for token, message in connection.execute(select(messages.c.token, messages.c.message)):
+        connection.execute(digests.insert().values(token=token, sha256=sha256(message).hexdigest()))
+    dialect = connection.dialect.name
+    statements = _append_only_statements("digests", dialect)
+    if dialect == "sqlite":
+        statements += [
+            _refusing("messages", "UPDATE"),
+            *(_no_replacement(table) for table in ("redemptions", "messages", "digests")),
+        ]
+    else:
+        statements += _refusing_function("messages", "UPDATE OR TRUNCATE")
+    for statement in statements:
+        connection.exec_driver_sql(statement)
+
+
+def _no_replacement(table: str) -> str:
+    """SQL that makes INSERT OR REPLACE fail on SQLite, which deletes the old row without asking a trigger."""
+    return (
+        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "
+        f"WHEN EXISTS (SELECT 1 FROM {table} WHERE token = NEW.token) "
+        f"BEGIN SELECT RAISE(ABORT, '{table}: append-only, a second row for a token refused'); END"
+    )
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_create_tables, _keep_digests]
 
 
 def installed_version(connection: Connection) -> int:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from accountant.errors import InputError
@@ -106,6 +105,35 @@ def payer_of(client: str, group: str, event: Event) -> Payer:
 
 def require_name(name: str, value: object, *, empty: bool = False) -> str:
     """The value, if it is a printable text that looks the same wherever it is written; else `InputError`."""
+    text = require_text(name, value, empty=empty)
+    if "  " in text:
+        raise InputError(name, "must not have several spaces in a row", value, "Tables show them as one.")
+    return text
+
+
+def folded(name: str) -> str:
+    """The name without what people write in different ways: capitals, widths and ligatures, spaces at commas."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    return plain.replace(" ,", ",").replace(", ", ",")
+
+
+def require_one_spelling(name: str, values: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """The new values by their folded form, if none is another spelling of one already known; else `InputError`.
+
+    Two spellings of one client or group would pay separately for the same people.
+    """
+    new: dict[str, str] = {}
+    for value in values:
+        key = folded(value)
+        spelt = known.get(key) or new.setdefault(key, value)
+        if spelt != value:
+            remedy = "Two spellings would be two payers for the same records."
+            raise InputError(name, f"must be written {spelt!r}, as before", value, remedy)
+    return new
+
+
+def require_text(name: str, value: object, *, empty: bool = False) -> str:
+    """The value, if it is printable text, normalised and not too long; otherwise `InputError`."""
     if not isinstance(value, str):
         raise InputError(name, "must be text", value)
     if not value and not empty:
@@ -132,14 +160,19 @@ def require_group(value: object) -> str:
         return ""
     group = require_name("group", value, empty=True)
     attribute, _, label = group.partition("=")
-    if group.count("=") != 1 or not attribute or not label:
+    if group.count("=") != 1 or not attribute or not label or f"{attribute.strip()}={label.strip()}" != group:
         raise InputError(
             "group",
-            'must be "attribute=value" with one "="',
+            'must be "attribute=value" with one "=" and no spaces around it',
             value,
             'Groups of different attributes overlap. Write "sex=F"; for a combination "sex,race=F,B".',
         )
     return group
+
+
+def attribute_of(group: str) -> str:
+    """The attribute that a group is a value of; "" of no group."""
+    return group.partition("=")[0]
 
 
 def require_count(name: str, value: object, *, at_least: int) -> int:
@@ -147,31 +180,6 @@ def require_count(name: str, value: object, *, at_least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not at_least <= value <= 2**53:
         raise InputError(name, f"must be a whole number, at least {at_least}", value)
     return value
-
-
-def record_classes(payers: Iterable[Payer]) -> Iterator[tuple[str, tuple[Payer, ...]]]:
-    """(client, the payers that one kind of record in that client depends on), for every kind of record.
-
-    A record belongs to one client and, for each attribute, to one group. It pays for releases from all
-    clients or its client, over all groups or its own: {"", client} × {"", its groups}.
-    """
-    groups_of: dict[str, set[str]] = {}
-    for client, group in payers:
-        groups_of.setdefault(client, set()).add(group)
-    shared = groups_of.pop("", set())
-    for client, mine in sorted(groups_of.items()) or [("", set[str]())]:
-        attributes: dict[str, list[str]] = {}
-        for group in sorted((shared | mine) - {""}):
-            attributes.setdefault(group.partition("=")[0], []).append(group)
-        for choice in product(*attributes.values()):
-            own = ("", *choice)
-            yield (
-                client,
-                (
-                    *(("", group) for group in own if group in shared),
-                    *((client, group) for group in own if group in mine),
-                ),
-            )
 
 
 def add_up(*amounts: float) -> float:
@@ -183,30 +191,47 @@ def add_up(*amounts: float) -> float:
     return total
 
 
-def worst_record(spent: Mapping[Payer, float]) -> tuple[float, str, tuple[str, ...]]:
+def worst_record(
+    spent: Mapping[Payer, float], touched: Collection[Payer] | None = None
+) -> tuple[float, str, tuple[str, ...]]:
     """(largest spending of any record, its client, its groups), from what each payer has spent; 0 if nobody.
 
     max over clients c of  Σ_{own = "", c} [ S(own, "") + Σ_attributes max over its groups g of S(own, g) ],
-    with the maximum over g taken once for both kinds of `own`.
+    with the maximum over g taken once for both kinds of `own`. touched: only records that one of these payers
+    stands for.
     """
     if not any(group or not client for client, group in spent):
         # No groups, nothing shared: the usual round of training.
-        amount, client = max(((amount, client) for (client, _), amount in spent.items()), default=(0.0, ""))
+        if touched is None or ("", "") in touched:
+            amount, client = max(((amount, client) for (client, _), amount in spent.items()), default=(0.0, ""))
+        else:
+            amount, client = max(((spent.get(payer, 0.0), payer[0]) for payer in touched), default=(0.0, ""))
         return amount, client, ()
     by_client: dict[str, dict[str, float]] = {}
     for (client, group), amount in spent.items():
         by_client.setdefault(client, {})[group] = amount
     shared = by_client.pop("", {})
+    asked: dict[str, set[str]] = {}
+    for client, group in [("", "")] if touched is None else touched:
+        asked.setdefault(client, set()).add(group)
     worst: tuple[float, str, tuple[str, ...]] = (0.0, "", ())
     for client, mine in by_client.items() or {"": {}}.items():
-        total = add_up(shared.get("", 0.0), mine.get("", 0.0))
-        dearest: dict[str, tuple[float, str]] = {}
-        for group in {**shared, **mine}:
-            if group:
-                attribute = group.partition("=")[0]
-                amount = add_up(shared.get(group, 0.0), mine.get(group, 0.0))
-                dearest[attribute] = max(dearest.get(attribute, (-1.0, "")), (amount, group))
-        total = add_up(total, *(amount for amount, _ in dearest.values()))
-        if total > worst[0]:
-            worst = (total, client, tuple(group for _, group in dearest.values()))
+        groups = asked.get("", set()) | asked.get(client, set())
+        for group in [""] if "" in groups else groups:
+            total, its_groups = _dearest(shared, mine, group)
+            if total > worst[0]:
+                worst = (total, client, its_groups)
     return worst
+
+
+def _dearest(shared: Mapping[str, float], mine: Mapping[str, float], fixed: str) -> tuple[float, tuple[str, ...]]:
+    """(largest spending of a record of one client, its groups), by group; `fixed`: a group it is in, or ""."""
+    only = attribute_of(fixed)
+    dearest: dict[str, tuple[float, str]] = {}
+    for group in {**shared, **mine}:
+        attribute = attribute_of(group)
+        if group and (attribute != only or group == fixed):
+            amount = add_up(shared.get(group, 0.0), mine.get(group, 0.0))
+            dearest[attribute] = max(dearest.get(attribute, (-1.0, "")), (amount, group))
+    total = add_up(shared.get("", 0.0), mine.get("", 0.0), *(amount for amount, _ in dearest.values()))
+    return total, tuple(group for _, group in dearest.values())

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 
-from accountant.errors import InputError
+from accountant.errors import InputError, LedgerBroken
 
 DEFAULT_LEDGER = "sqlite:///privfair-ledger.sqlite"
 BUSY_SECONDS = 60
@@ -87,14 +87,27 @@ class Storage:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn "this is no database" into an error for the person who gave the address."""
+        """Turn the driver's words into an error for the person who gave the address, or who keeps the books."""
+        # `fetch` goes past SQLAlchemy, whose errors wrap the driver's; so both kinds arrive here.
         try:
             yield
-        except DatabaseError as error:
-            reason = str(error.orig).strip()
-            if "not a database" in reason or "unable to open" in reason or "connection" in reason.lower():
-                raise InputError("ledger", "must be a database that opens", self.name, reason) from error
+        except (DatabaseError, self._engine.dialect.loaded_dbapi.Error) as error:
+            reason = str(getattr(error, "orig", error)).strip()
+            if any(sign in reason for sign in _DAMAGED):
+                raise LedgerBroken(f"The ledger's file is damaged: {reason}. Put back a copy of it.") from error
+            for signs, rule in _UNUSABLE.items():
+                if any(sign in reason.lower() for sign in signs):
+                    raise InputError("ledger", rule, self.name, reason) from error
             raise
+
+
+_DAMAGED = ("malformed", "disk I/O error")
+_UNUSABLE = {
+    ("not a database", "unable to open", "connection"): "must be a database that opens",
+    ("no such table", "no such column"): "must be a ledger with all its tables",
+    ("readonly", "read-only", "permission denied"): "must be writable",
+    ("locked",): "must not be held by another program",
+}
 
 
 def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:

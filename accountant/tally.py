@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -52,6 +53,8 @@ class Tally:
     segments: list[Segment] = field(default_factory=list)
     states: dict[str, DatasetState] = field(default_factory=dict)
     budgets: dict[str, list[BudgetChange]] = field(default_factory=dict)
+    # Sources of earlier rows in a batch that also settles something; all others are in the segments.
+    _released: set[int] = field(default_factory=set)
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Count one batch of rows."""
@@ -62,6 +65,8 @@ class Tally:
             for row in rows:
                 if row[1] != SPEND:
                     self._settle(row[0], row[1], row[2], self.sources.get(row[6], UNKNOWN))
+                else:
+                    self._released.add(row[6])
         for (number, count), times in Counter(map(_SOURCE_AND_COUNT, spends)).items():
             if count < 1:
                 self.check.report(0, f"rows {[row[0] for row in spends if row[4] == count]} count {count} releases")
@@ -128,9 +133,14 @@ class Tally:
                 return
             if kind == DATASET:
                 simulation, fingerprint = bool(said["simulation"]), str(said["fingerprint"])
+                if simulation and not before.simulation and self._known(dataset):
+                    self.check.report(
+                        sequence, f"makes dataset {dataset!r} a simulation after it was used as real data"
+                    )
+                    simulation = False
                 self.states[dataset] = replace(before, simulation=simulation, fingerprint=fingerprint)
             elif kind == BUDGET:
-                budget = Budget.from_json(json.dumps(said["budget"]))
+                budget = self._budget(sequence, said["budget"])
                 change = BudgetChange(at, str(said["actor"]), str(said["reason"]), budget)
                 self.budgets.setdefault(dataset, []).append(change)
                 self.states[dataset] = replace(before.keeping(budget.neighbouring), budget=budget)
@@ -138,6 +148,22 @@ class Tally:
                 self.check.report(sequence, f"is of unknown kind {kind!r}")
         except (InputError, KeyError, TypeError, ValueError) as error:
             self.check.report(sequence, f"says nothing that can be read: {error}")
+
+    def _known(self, dataset: str) -> bool:
+        """Whether an earlier row is about the dataset."""
+        released = chain((self._released,), (segment.numbers for segment in self.segments))
+        numbers = {number for several in released for number in several}
+        return dataset in self.states or any(self.sources.get(n, UNKNOWN).dataset == dataset for n in numbers)
+
+    def _budget(self, sequence: int, said: dict[str, Any]) -> Budget:
+        """The budget a row sets. One that states too large a capacity is reported, and held to its own (ε, δ)."""
+        try:
+            return Budget.from_json(json.dumps(said))
+        except InputError as error:
+            if error.name != "capacity":
+                raise
+            self.check.report(sequence, f"sets a budget that allows more than it says: {error}")
+            return Budget.from_json(json.dumps({**said, "capacity": 0.0}))
 
 
 _KIND, _SOURCE_AND_COUNT = itemgetter(1), itemgetter(6, 4)

@@ -59,18 +59,33 @@ def audit(
     except LedgerBroken as error:
         _say_broken(error, as_json)
         raise typer.Exit(1) from None
-    if figure is not None:
-        from privfair.cli.burn_down import write_burn_down
-
-        write_burn_down(report, figure)
+    failure = _draw(report, figure)
+    drawn = figure if failure is None else None
     if as_json:
         from privfair.cli.audit_json import report_json
 
-        print(json.dumps(report_json(report, figure), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(report_json(report, drawn), ensure_ascii=False, allow_nan=False))
     else:
-        _print(report, figure)
+        _print(report, drawn)
     if not report.fine:
+        if failure is not None:
+            Console(stderr=True, highlight=False).print(escape(str(failure)), soft_wrap=True)
         raise typer.Exit(1)
+    if failure is not None:
+        raise failure
+
+
+def _draw(report: AuditReport, figure: Path | None) -> InputError | None:
+    """Why the figure that was asked for could not be written: the audit itself is worth more and comes first."""
+    if figure is None:
+        return None
+    from privfair.cli.burn_down import write_burn_down
+
+    try:
+        write_burn_down(report, figure)
+    except InputError as error:
+        return error
+    return None
 
 
 def _heads(given: str) -> list[str]:

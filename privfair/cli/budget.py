@@ -55,8 +55,14 @@ def set_budget(
     """
     from accountant.budget import Budget
     from accountant.neighbouring import as_adjacency, as_unit
+    from accountant.spending import require_name, require_text
 
     owner = load_key(key)
+    # Before a new ledger is made for a budget that cannot be.
+    Budget(epsilon, delta, as_adjacency(adjacency or "add-or-remove"), as_unit(unit or "record"), people)
+    require_name("dataset", name)
+    require_text("reason", reason, empty=True)
+    fingerprint = _fingerprint(data, owner)
     with _open_to_write(ledger, owner) as books:
         before = books.dataset(name)
         known = before.neighbouring
@@ -67,8 +73,8 @@ def set_budget(
             unit=as_unit(unit or (known.unit if known else "record")),
             people=people,
         )
-        if data is not None:
-            _bind(books, name, data, owner, changed)
+        if fingerprint:
+            books.register(name, fingerprint=fingerprint, renew=changed)
         books.set_budget(name, budget, reason=reason)
         _print(books, [books.dataset(name)], as_json, single=True)
 
@@ -122,12 +128,15 @@ def _open_to_write(url: str | None, owner: OwnerKey | None) -> Ledger:
     return open_ledger(url)
 
 
-def _bind(books: Ledger, name: str, data: Path, owner: OwnerKey | None, changed: bool) -> None:
+def _fingerprint(data: Path | None, owner: OwnerKey | None) -> str:
+    """The data's fingerprint; "" when none was given."""
     from accountant.fingerprint import fingerprint_csv
 
+    if data is None:
+        return ""
     if owner is None:
         raise InputError("--key", "must be given with --data", None, "Make one: privfair budget new-key owner.key")
-    books.register(name, fingerprint=fingerprint_csv(data, owner), renew=changed)
+    return fingerprint_csv(data, owner)
 
 
 def _print(books: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
@@ -188,7 +197,9 @@ def _print_table(books: Ledger, states: list[DatasetState], found: dict[str, dic
             continue
         colour = "red" if facts["exceeded"] else "green"
         left = f"[bold {colour}]{percent(float(facts['left']))}[/]"
-        bound = f"data {state.fingerprint[:12]}…" if state.fingerprint else "[yellow]the name only[/]"
+        bound = (
+            f"data {state.fingerprint.rpartition('-')[2][:12]}…" if state.fingerprint else "[yellow]the name only[/]"
+        )
         order, size = f"{budget.order:.4g}", f"{budget.epsilon:g}"
         table.add_row(escape(state.name), protects, size, f"{budget.delta:g}", order, left, bound)
     console.print(table)

@@ -64,4 +64,6 @@ def _draw(spent: Any, left: Any, dataset: DatasetAudit, colour: str) -> None:
     spent.axhline(budget.epsilon, color=colour, linestyle="--", linewidth=1, label=f"budget, ε = {budget.epsilon:g}")
     shares = [(at, point.left) for at, point in zip(times, dataset.burn_down, strict=True) if point.left is not None]
     drawn = [(at, share) for at, share in shares if math.isfinite(share)]
-    left.step(*zip(*drawn, strict=True), where="post", color=colour, label=name, marker="o", markersize=2.5)
+    times_left, finite = [at for at, _ in drawn], [share for _, share in drawn]
+    gone = name if drawn else f"{name} (nothing: a release was not private)"
+    left.step(times_left, finite, where="post", color=colour, label=gone, marker="o", markersize=2.5)

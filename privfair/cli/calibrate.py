@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from accountant.errors import InputError
+from accountant.errors import InputError, require_positive
 from privfair.cli.books import JsonOption, json_number, shown
 
 if TYPE_CHECKING:
@@ -95,6 +95,16 @@ def calibrate(
     from accountant.calibration import calibrate as search
     from accountant.neighbouring import Adjacency
 
+    for option, rate in (("--sampling-rate", sampling_rate), ("--samples-rate", samples_rate)):
+        if not 0 < rate <= 1:
+            raise InputError(option, "must be in (0, 1]", rate, "It is a probability, not a batch size.")
+    for option, size in (
+        ("--score-range", score_range),
+        ("--updates-noise", updates_noise),
+        ("--predictions-noise", predictions_noise),
+        ("--counts-noise", counts_noise),
+    ):
+        require_positive(option, size)
     adjacency = Adjacency.REPLACE_ONE if counts is Counts.PUBLIC else Adjacency.ADD_OR_REMOVE
     plan = [
         _updates(updates, rounds * local_steps, sampling_rate, updates_noise, adjacency),
@@ -145,8 +155,6 @@ def _predictions(kind: Noise, rounds: int, rate: float, width: float, noise: flo
     noisy = (Laplace if kind is Noise.LAPLACE else Gaussian)(noise * width, width, adjacency)
     event: Event
     if adjacency is Adjacency.REPLACE_ONE:
-        if not 0 < rate <= 1:
-            raise InputError("samples_rate", "must be in (0, 1]", rate, "It is a probability.")
         # Public counts: a fixed number without replacement. Only the ratio matters; it is rounded up.
         ratio = Fraction(math.ceil(rate * 10**9), 10**9)
         event = FixedSizeSampled(ratio.numerator, ratio.denominator, noisy)

@@ -25,6 +25,7 @@ from accountant.events import (
 )
 from accountant.neighbouring import Adjacency, NeighbouringMismatch, Unit
 from accountant.rdp import rdp
+from accountant.rdp_moments import Array
 from accountant.replacement import as_replaced
 
 STEP, SCORES, SMALL, COUNTS = (
@@ -135,7 +136,7 @@ def test_labels_are_checked_before_anything_is_added() -> None:
     books = Accountant()
     for labels in ({"group": "F"}, {"count": 0}, {"round": -1}, {"client": " north"}):
         with pytest.raises(InputError):
-            books.compose(STEP, **labels)  # type: ignore[arg-type]  # wrong on purpose
+            books.compose(STEP, **labels)
     assert books.releases == ()
     books.compose(STEP, client="north")
     with pytest.raises(InputError, match="client must be one of"):
@@ -148,14 +149,14 @@ def test_changing_a_persons_group_composes_both_groups_and_replaces_the_record_f
     replaced_step = PoissonSampled(0.05, Gaussian(1.2, 2.0, Adjacency.REPLACE_ONE), 1.0)
     replaced_counts = DiscreteLaplace(2.0, 2, Adjacency.REPLACE_ONE)
 
-    def curve(orders: tuple[float, ...]) -> object:
+    def curve(orders: tuple[float, ...]) -> Array:
         grouped = 3 * rdp(SMALL, orders) + 3 * rdp(SCORES, orders)
         return grouped + 30 * rdp(replaced_step, orders) + rdp(replaced_counts, orders)
 
-    assert found.epsilon == pytest.approx(best_order(curve, DELTA)[0])  # type: ignore[arg-type]  # an array
+    assert found.epsilon == pytest.approx(best_order(curve, DELTA)[0])
     assert found.epsilon > books.epsilon(DELTA, client="north")
     assert found.epsilon == books.spent_on_changing_group("north", "sex=M", "sex=F", DELTA).epsilon
-    for old, new in (("sex=F", "sex=F"), ("sex=F", "race=A"), ("sex=F", "sex=X")):
+    for old, new in (("sex=F", "sex=F"), ("sex=F", "race=A"), ("sex=Y", "sex=X")):
         with pytest.raises(InputError):
             books.spent_on_changing_group("north", old, new, DELTA)
     with pytest.raises(InputError, match="nothing hides who is in which"):
@@ -168,10 +169,59 @@ def test_changing_a_persons_group_also_replaces_it_in_the_dearest_group_of_anoth
         books.compose(Gaussian(noise), client="north", group=group)
     found = books.spent_on_changing_group("north", "sex=F", "sex=M", DELTA)
 
-    def curve(orders: tuple[float, ...]) -> object:
+    def curve(orders: tuple[float, ...]) -> Array:
         return 2 * rdp(Gaussian(2.0), orders) + rdp(as_replaced(Gaussian(1.5)), orders)
 
-    assert found.epsilon == pytest.approx(best_order(curve, DELTA)[0])  # type: ignore[arg-type]  # an array
+    assert found.epsilon == pytest.approx(best_order(curve, DELTA)[0])
+
+
+def test_changing_to_a_group_that_released_nothing_costs_the_removal_and_the_replacement() -> None:
+    books = Accountant().compose(Gaussian(0.3), group="sex=F").compose(Gaussian(1.0), client="north")
+    expected = best_order(lambda o: rdp(Gaussian(0.3), o) + rdp(as_replaced(Gaussian(1.0)), o), DELTA)[0]
+    for old, new in (("sex=F", "sex=other"), ("sex=other", "sex=F")):
+        assert books.spent_on_changing_group("north", old, new, DELTA).epsilon == pytest.approx(expected)
+
+
+def test_changing_an_attribute_moves_the_record_between_combined_groups_too() -> None:
+    books = Accountant().compose(Gaussian(2.0), group="sex=F")
+    for group in ("sex,race=F,B", "sex,race=M,B"):
+        books.compose(PoissonSampled(0.5, Laplace(3.0)), group=group)
+    found = books.spent_on_changing_group("", "sex=F", "sex=M", 1e-3).epsilon
+    moved = best_order(lambda o: rdp(Gaussian(2.0), o) + 2 * rdp(PoissonSampled(0.5, Laplace(3.0)), o), 1e-3)[0]
+    assert found >= moved * (1 - 1e-12)
+
+
+def shared_and_own() -> Accountant:
+    """A shared release, one of client A's women, one of client B."""
+    books = Accountant().compose(Gaussian(1.0), channel="shared", round=0)
+    books.compose(Gaussian(5.0), client="A", group="sex=F", channel="scores", round=1)
+    return books.compose(Gaussian(0.2), client="B", channel="updates", round=1)
+
+
+def test_every_record_pays_for_the_shared_releases() -> None:
+    books = shared_and_own()
+    shared, at_b = cost(Gaussian(1.0)), cost(Gaussian(1.0), Gaussian(0.2))
+    assert books.by_group(DELTA) == pytest.approx({"sex=F": at_b})  # women at B pay for B's release
+    assert books.epsilon(DELTA, client="B", group="sex=F") == pytest.approx(at_b)
+    assert books.by_group(DELTA, client="A") == pytest.approx({"sex=F": cost(Gaussian(1.0), Gaussian(5.0))})
+    assert books.epsilon(DELTA, client="B", channel="shared") == pytest.approx(shared)
+    expected = {"scores": 0.0, "shared": shared, "updates": cost(Gaussian(0.2))}
+    assert books.by_channel(DELTA, client="B") == pytest.approx(expected)
+    assert books.by_round(DELTA, client="A") == pytest.approx({0: shared, 1: cost(Gaussian(1.0), Gaussian(5.0))})
+    assert books.epsilon(DELTA, client="") == pytest.approx(at_b)
+
+
+def test_many_attributes_are_bounded_without_listing_every_kind_of_record() -> None:
+    books = Accountant()
+    for attribute in "abcdef":
+        for number in range(8):
+            books.compose(Gaussian(10.0 + number), group=f"{attribute}={number}")
+    expected = cost(Repeated(Gaussian(10.0), 6))
+    assert books.epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
+    assert books.spent(DELTA, "pld").method == "rdp"
+    assert books.spent(DELTA, "pld").epsilon == pytest.approx(expected, rel=1e-9)
+    last = cost(Repeated(Gaussian(10.0), 5), Gaussian(17.0))
+    assert books.epsilon(DELTA, group="a=7") == pytest.approx(last, rel=1e-9)
 
 
 def test_a_replacement_moves_twice_as_far() -> None:

@@ -294,6 +294,38 @@ def test_changing_an_attribute_also_replaces_the_record_in_other_attributes_grou
     assert lines["sex"] == pytest.approx(epsilon(two_and_replaced, 1e-5), rel=1e-9)
 
 
+def test_changing_an_attribute_of_which_only_one_group_released(ledger):
+    ledger.reserve([Spend("d", Gaussian(0.3), group="sex=F"), Spend("d", Gaussian(1.0))])
+    (found,) = audit(ledger, pld=False).datasets
+    expected = epsilon(Composed((Gaussian(0.3), Gaussian(1.0, 2.0))), 1e-5)
+    assert {line.name: line.epsilon.rdp for line in found.changing} == {"sex": pytest.approx(expected, rel=1e-9)}
+
+
+def test_lines_of_clients_and_groups_include_what_touches_everybody(ledger):
+    ledger.reserve([Spend("d", Gaussian(0.2), client="B"), Spend("d", Gaussian(1.0))])
+    ledger.reserve([Spend("d", Gaussian(5.0), client="A", group="sex=F")])
+    (found,) = audit(ledger).datasets
+    at_b = Composed((Gaussian(0.2), Gaussian(1.0)))
+    for method in ("rdp", "pld"):
+        clients = {line.name: getattr(line.epsilon, method) for line in found.by_client}
+        at_a = epsilon(Composed((Gaussian(5.0), Gaussian(1.0))), 1e-5, method)
+        worst = epsilon(at_b, 1e-5, method)
+        assert clients == pytest.approx({"": worst, "A": at_a, "B": worst}, rel=1e-9)
+        groups = {line.name: getattr(line.epsilon, method) for line in found.by_group}
+        assert groups == pytest.approx({"sex=F": worst}, rel=1e-9)
+
+
+def test_an_audit_does_not_list_every_combination_of_groups(ledger):
+    """Eight groups of each of six attributes: a quarter of a million kinds of records."""
+    spends = [Spend("d", Gaussian(20.0 + n), group=f"{a}={n}") for a in "abcdef" for n in range(8)]
+    ledger.reserve(spends)
+    (found,) = audit(ledger).datasets
+    worst = epsilon(Repeated(Gaussian(20.0), 6), 1e-5)
+    assert found.epsilon.rdp == found.epsilon.pld == pytest.approx(worst, rel=1e-9)
+    assert found.burn_down[-1].epsilon >= worst
+    assert len(found.by_group) == 48
+
+
 def test_pld_beyond_the_limit_is_bounded_by_rdp(ledger, monkeypatch):
     for number in range(4):
         ledger.reserve([Spend("d", PoissonSampled(0.01 + number / 1000, Gaussian(1.0)), client=f"c{number}", count=50)])

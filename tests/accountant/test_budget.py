@@ -5,17 +5,20 @@ import pickle
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accountant.budget import Budget, BudgetExceeded, Fit, require_delta
+from accountant.audit import audit
+from accountant.budget import Budget, BudgetExceeded, Fit, require_delta, smallest_epsilon
 from accountant.errors import InputError
 from accountant.events import Gaussian, Laplace, NotPrivate, PoissonSampled
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.ledger import Ledger
 from accountant.neighbouring import Adjacency, Unit
-from accountant.spending import Spend, add_up, record_classes, worst_record
+from accountant.records import clients as clients_of
+from accountant.spending import Spend, add_up, worst_record
 
 
 def gaussian_epsilon(order: float, divergence: float, delta: float) -> float:
@@ -104,9 +107,25 @@ def test_the_worst_record_is_the_worst_of_all_possible_records(spent):
 
 @given(spending)
 @settings(max_examples=200, deadline=None)
-def test_record_classes_contain_the_worst_record(spent):
-    classes = [math.fsum(spent[payer] for payer in payers) for _, payers in record_classes(spent)]
-    assert max(classes, default=0.0) == pytest.approx(worst_record(spent)[0], rel=1e-12, abs=0)
+def test_the_kinds_of_records_contain_the_worst_record(spent):
+    everyone = clients_of(spent)
+    kinds = [math.fsum(spent[payer] for payer in payers) for client in everyone for payers in client.records()]
+    assert max(kinds) == pytest.approx(worst_record(spent)[0], rel=1e-12, abs=0)
+    assert len(kinds) == sum(client.kinds for client in everyone)
+    largest = [client.largest(lambda payer: np.array([spent[payer]]), 1)[0] for client in everyone]
+    assert max(largest) == pytest.approx(max(kinds), rel=1e-12, abs=0)
+
+
+@given(spending, st.sets(st.tuples(clients, groups), min_size=1, max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_the_worst_touched_record_is_the_worst_of_those_that_a_request_touches(spent, touched):
+    spent = {**dict.fromkeys(touched, 0.0), **spent}
+    best = 0.0
+    for client, sex, race in product(["north", "south"], ["", "sex=F", "sex=M"], ["", "race=A", "race=B", "race=C"]):
+        own = set(product(["", client], {"", sex, race}))
+        if own & touched:
+            best = max(best, math.fsum(spent.get(payer, 0.0) for payer in own))
+    assert worst_record(spent, touched)[0] == pytest.approx(best, rel=1e-12, abs=0)
 
 
 @given(st.lists(st.floats(0, 1e300), max_size=20))
@@ -201,3 +220,50 @@ def test_whatever_is_asked_no_record_ever_exceeds_the_budget(tmp_path_factory, a
         divergence = math.fsum(budget.cost(s.event) * s.count for s in paid)
         assert divergence <= budget.capacity
         assert not paid or gaussian_epsilon(budget.order, divergence, budget.delta) <= budget.epsilon
+
+
+# --- promises that do not fit each other ----------------------------------------------------------------------------
+
+
+def test_a_stated_capacity_cannot_be_larger_than_epsilon_and_delta_allow():
+    honest = Budget(1.0, 1e-5)
+    assert Budget(1.0, 1e-5, order=honest.order, capacity=honest.capacity) == honest
+    assert Budget(1.0, 1e-5, order=honest.order, capacity=honest.capacity / 2).capacity == honest.capacity / 2
+    for factor in (1 + 1e-9, 2, 1e9):
+        with pytest.raises(InputError, match="capacity must be at most"):
+            Budget(1.0, 1e-5, order=honest.order, capacity=honest.capacity * factor)
+
+
+def test_a_budget_in_the_chain_with_too_large_a_capacity_is_reported_and_held_to_its_epsilon(tmp_path, monkeypatch):
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite") as ledger:
+        with monkeypatch.context() as patched:
+            patched.setattr("accountant.budget._require_honest", lambda _: None)
+            ledger.set_budget("d", Budget(1.0, 1e-5, capacity=1e9))
+            ledger.reserve([Spend("d", Gaussian(0.5))])
+        report = audit(ledger, pld=False)
+    assert "sets a budget that allows more than it says" in str(report.problems[0])
+    assert report.datasets[0].exceeded
+    assert report.datasets[0].state.budget == Budget(1.0, 1e-5)
+
+
+def test_a_budget_is_not_lowered_to_what_its_order_cannot_express():
+    budget = Budget(8.0, 1e-5)
+    least = smallest_epsilon(1e-5, budget.order)
+    assert gaussian_epsilon(budget.order, 0.0, 1e-5) == pytest.approx(least)
+    with pytest.raises(InputError, match=f"epsilon must be above {least:.4g}"):
+        budget.resized(least * 0.99, 1e-5)
+    assert budget.resized(least * 1.01, 1e-5).capacity > 0
+
+
+def test_a_request_is_not_refused_for_what_another_client_has_used_up(tmp_path):
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite") as ledger:
+        ledger.reserve([Spend("d", NotPrivate(), client="a", group="sex=F")])
+        ledger.set_budget("d", Budget(3.0, 1e-5))
+        assert ledger.what_fits([Spend("d", Gaussian(20.0), client="b")]).fits == 1
+        ledger.reserve([Spend("d", Gaussian(20.0), client="b")])
+        ledger.reserve([Spend("d", Gaussian(20.0), client="a", group="sex=M")])
+        for spend in (Spend("d", Gaussian(20.0), client="a"), Spend("d", Gaussian(20.0))):
+            with pytest.raises(BudgetExceeded, match="for client 'a', group sex=F: 0%") as error:
+                ledger.reserve([spend])
+            assert "nan" not in str(error.value)
+            assert (error.value.left, error.value.fit.fits) == (0.0, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import mpmath as mp
 import pytest
@@ -126,16 +128,20 @@ def test_noise_is_scaled_wherever_it_is() -> None:
 
 
 def test_the_search_returns_only_factors_it_has_seen_to_be_enough() -> None:
-    for curve in (lambda f: 5 / f, lambda f: math.inf if f < 3 else 1 / f**2, lambda f: 7 * math.exp(-f / 50)):
+    def check(curve: Callable[[float], float]) -> None:
         seen: dict[float, float] = {}
 
-        def watched(factor: float, curve=curve, seen=seen) -> float:  # type: ignore[no-untyped-def]  # bound here
+        def watched(factor: float) -> float:
             seen[factor] = curve(factor)
             return seen[factor]
 
         found = search_factor(watched, 0.05, 1e-5)
         assert 0.99 * 0.05 <= seen[found] <= 0.05
         assert len(seen) < 40
+
+    check(lambda f: 5 / f)
+    check(lambda f: math.inf if f < 3 else 1 / f**2)
+    check(lambda f: 7 * math.exp(-f / 50))
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-8), (1.0, 1e-5), (5.0, 1e-3), (20.0, 1e-12)])
@@ -149,6 +155,20 @@ def test_one_gaussian_release_is_analytic(epsilon: float, delta: float) -> None:
         z, e = mp.mpf(found.noise_scale) / 3, mp.mpf(epsilon)
         exact = mp.ncdf(1 / (2 * z) - e * z) - mp.exp(e) * mp.ncdf(-1 / (2 * z) - e * z)
     assert delta * (1 - 1e-6) <= exact <= delta
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.05, 1.0, 8.0, 50.0, 300.0])
+@pytest.mark.parametrize("delta", [1e-200, 1e-30, 1e-12, 1e-6, 1e-2])
+def test_one_gaussian_release_never_overshoots_where_the_textbook_formula_cancels(epsilon: float, delta: float) -> None:
+    found = calibrate_release(Gaussian(1.0), epsilon, delta)
+    assert isinstance(found, Gaussian)
+    with mp.workdps(400):
+        z, e = mp.mpf(found.noise_scale), mp.mpf(epsilon)
+        exact = (
+            mp.erfc((e * z - 1 / (2 * z)) / mp.sqrt(2)) - mp.exp(e) * mp.erfc((e * z + 1 / (2 * z)) / mp.sqrt(2))
+        ) / 2
+        assert delta * (1 - 1e-6) <= exact <= delta
+        assert float(abs(mp.mpf(exact_delta(found, epsilon)) / exact - 1)) < 2e-12
 
 
 @given(kind=grids, steps=st.integers(1, 6), epsilon=st.floats(0.2, 6.0), delta=st.floats(1e-9, 1e-3))
@@ -167,7 +187,7 @@ def test_one_release_on_a_grid_by_its_exact_sum(
     gains = [(masses[i - steps] - math.exp(epsilon) * masses[i]) / total for i in range(steps, len(masses))]
     exact = math.fsum(max(gain, 0.0) for gain in gains)
     assert exact <= delta * (1 + 1e-9)
-    assert exact_delta(scale_noise(found, 0.999), epsilon) > delta * (1 - 1e-6)  # type: ignore[arg-type]
+    assert exact_delta(replace(found, noise_scale=0.999 * scale), epsilon) > delta * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-3])

@@ -52,7 +52,7 @@ def events(draw: st.DrawFn) -> Event:
             st.one_of(*kinds),
             lambda inner: st.one_of(
                 st.builds(lambda parts: Composed(tuple(parts)), st.lists(inner, max_size=3)),
-                st.builds(Repeated, inner, st.integers(1, 10**9)),
+                st.builds(Repeated, inner, st.integers(1, 1000)),
             ),
             max_leaves=6,
         )
@@ -184,3 +184,15 @@ def test_counts_are_whole_and_at_least_one() -> None:
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(InputError):
             Repeated(Gaussian(1.0), wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_nested_repetitions_stay_countable() -> None:
+    assert Repeated(Gaussian(1.0), 2**53).count == 2**53
+    inner = Composed((Repeated(Gaussian(1.0), 2**40), Nothing()))
+    for event, count in ((Gaussian(1.0), 2**53 + 1), (inner, 2**14), (inner, 10**300)):
+        with pytest.raises(InputError, match="nested repetitions multiplied"):
+            Repeated(event, count)
+    with pytest.raises(InputError, match="must be below 1e308"):
+        Repeated(Gaussian(1.0), 10**400)
+    with pytest.raises(InputError, match="must be below 1e308"):
+        Gaussian(10**5000)

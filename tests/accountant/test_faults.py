@@ -29,7 +29,7 @@ def race_for_a_budget(url: str, processes: int, releases: int) -> None:
     order = 10.0
     with Ledger(url) as ledger:
         capacity = (releases + 0.5) * order / (2 * 30.0**2)
-        budget = Budget(epsilon=1.0, delta=1e-5, order=order, capacity=capacity)
+        budget = Budget(epsilon=20.0, delta=1e-5, order=order, capacity=capacity)
         ledger.set_budget("patients", budget)
     children = [
         subprocess.Popen([sys.executable, SPENDER, url, "until-refused", f"p{n}"], stdout=subprocess.PIPE, text=True)
@@ -109,6 +109,8 @@ def test_a_kill_loses_no_release(tmp_path):
     prepare_for_kills(url)
     rng = random.Random(20260301)
     made = [kill_while_releasing(url, tmp_path / "markers", rng) for _ in range(3)]
+    while not made[-1] and len(made) < 30:  # on a busy machine the first kills may come before the first release
+        made.append(kill_while_releasing(url, tmp_path / "markers", rng))
     assert made[-1] > 0
 
 

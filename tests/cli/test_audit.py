@@ -185,8 +185,48 @@ def test_the_burn_down_figure(url, tmp_path):
     assert result.exit_code == 0
     assert json.loads(result.stdout)["figure"] == str(path)
     assert path.read_bytes().startswith(b"\x89PNG")
-    result = run("--ledger", url, "--no-pld", "--figure", str(tmp_path / "no-folder" / "x.png"))
+
+
+def test_a_figure_that_cannot_be_written_does_not_cost_the_audit(url, tmp_path):
+    asked = ("--ledger", url, "--no-pld", "--figure", str(tmp_path / "no-folder" / "x.png"))
+    result = run(*asked)
     assert isinstance(result.exception, InputError)
+    assert "chain verified" in result.output
+    assert json.loads(run(*asked, "--json").stdout)["figure"] is None
+    with Ledger(url) as ledger:
+        ledger.record_past([Spend("patients", Gaussian(0.3))])
+    result = run(*asked)
+    assert result.exit_code == 1
+    assert "EXCEEDED" in result.output
+
+
+def test_a_figure_of_data_whose_budget_a_release_without_noise_used_up(tmp_path):
+    address, path = f"sqlite:///{tmp_path}/l.sqlite", tmp_path / "burn-down.png"
+    with Ledger(address) as ledger:
+        ledger.reserve([Spend("d", NotPrivate())])
+        ledger.set_budget("d", Budget(3.0, 1e-5))
+    result = run("--ledger", address, "--no-pld", "--figure", str(path))
+    assert result.exit_code == 1
+    assert not isinstance(result.exception, TypeError)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_damaged_file_is_a_broken_ledger(tmp_path):
+    path = tmp_path / "l.sqlite"
+    with Ledger(f"sqlite:///{path}") as ledger:
+        for number in range(200):
+            ledger.reserve([Spend("d", Gaussian(2.0), run=f"r{number}")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sources'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(bytes(content))
+    result = run("--ledger", f"sqlite:///{path}", "--json")
+    assert result.exit_code == 1, result.exception
+    assert json.loads(result.stdout)["chain"]["verified"] is False
 
 
 def test_wrong_totals_are_rebuilt_on_request(url):

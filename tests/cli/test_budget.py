@@ -67,7 +67,7 @@ def test_lowering_below_what_is_spent_shows_as_exceeded(url):
     set_budget(url)
     with Ledger(url) as ledger:
         ledger.reserve([Spend("patients", Gaussian(3.0))])
-    set_budget(url, epsilon="0.9")
+    set_budget(url, epsilon="1.7")
     assert run("show", "--ledger", url).exit_code == 1
     assert json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]["patients"]["budget"]["exceeded"]
     with Ledger(url) as ledger, pytest.raises(BudgetExceeded, match="0 of 1 releases fit"):
@@ -86,6 +86,23 @@ def test_bad_input(url, more, message):
     result = set_budget(url, *more)
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "more"),
+    [("nan", ()), ("-1", ()), ("3", ("--unit", "person")), ("3", ("--data", "none.csv")), ("3", ("--reason", "a\nb"))],
+)
+def test_bad_input_leaves_no_new_ledger(url, tmp_path, epsilon, more):
+    assert isinstance(set_budget(url, *more, epsilon=epsilon).exception, InputError)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lowering_to_what_the_order_cannot_express_names_the_smallest_epsilon(url):
+    set_budget(url, epsilon="8")
+    result = set_budget(url, epsilon="0.5")
+    assert isinstance(result.exception, InputError)
+    assert "epsilon must be above" in str(result.exception)
+    assert json.loads(run("show", "patients", "--ledger", url, "--json").stdout)["budget"]["epsilon"] == 8
 
 
 def test_a_budget_takes_the_adjacency_of_the_releases(url):

@@ -101,7 +101,10 @@ def test_the_tables_for_people(monkeypatch):
         (("--predictions", "none"), "predictions must have noise"),
         (("--updates", "unused", "--predictions", "unused", "--counts", "public"), "at least one channel"),
         (("--sampling-rate", "64"), "It is a probability, not a batch size."),
-        (("--counts", "public", "--samples-rate", "0"), "samples_rate must be in (0, 1]"),
+        (("--counts", "public", "--samples-rate", "0"), "--samples-rate must be in (0, 1]"),
+        (("--samples-rate", "2"), "--samples-rate must be in (0, 1]"),
+        (("--score-range", "0"), "--score-range must be above 0"),
+        (("--counts-noise", "nan"), "--counts-noise must be finite"),
         (("--epsilon", "-1"), "epsilon must be above 0"),
         (("--fixed", "gradients"), "fixed must be one of updates, predictions, counts"),
         (("--counts", "public", "--fixed", "counts"), "fixed must be one of updates, predictions;"),
@@ -115,3 +118,11 @@ def test_bad_input(choice, message):
 
 def test_a_method_that_does_not_exist_is_wrong_usage():
     assert run("--method", "moments").exit_code == 2
+
+
+@pytest.mark.parametrize("choice", [("--delta", "1e-16"), ("--epsilon", "1e9")])
+def test_what_pld_cannot_resolve_points_to_rdp(choice):
+    result = run("--method", "pld", "--rounds", "2", *choice)
+    assert isinstance(result.exception, InputError)
+    assert "--method rdp" in str(result.exception)
+    assert answer("--method", "rdp", "--rounds", "2", *choice)["epsilon"] > 0
