@@ -53,7 +53,7 @@ class SortedIndex:
         return count
 
     def _cell(self, points: FloatArray) -> NDArray[np.intp]:
-        position = (points - self._low) * self._cells_per_unit
-        np.clip(position, 0, self._cells, out=position)
+        inside = np.clip(points, self._low, self._values[-1])  # first, so that nothing can overflow
+        position = (inside - self._low) * self._cells_per_unit
         cell: NDArray[np.intp] = np.nan_to_num(position, copy=False).astype(np.intp)
         return cell

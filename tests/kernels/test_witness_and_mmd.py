@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
@@ -180,6 +180,7 @@ def test_bad_scores_say_what_is_wrong(call: Any, message: str) -> None:
     .map(np.array),
     seed=st.integers(0, 2**32 - 1),
 )
+@example(values=np.array([0.0, 8e-108]), seed=0)
 @settings(max_examples=60, deadline=None)
 def test_grid_search_counts_as_binary_search(values: np.ndarray, seed: int) -> None:
     rng = np.random.default_rng(seed)
