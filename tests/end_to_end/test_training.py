@@ -174,7 +174,7 @@ def interrupt(out: Path, arguments: list[str], seed: int) -> bool:
 @pytest.mark.parametrize("optimizer", ["fedavg", "scaffold"])
 def test_resume_after_sigkill_is_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
     settings = [
-        "data.clients=4", "data.records=100", "federation.rounds=60", "federation.local_epochs=5",
+        "data.clients=4", "data.records=100", "federation.rounds=150", "federation.local_epochs=5",
         "federation.batch_size=20", f"federation.optimizer={optimizer}", "federation.clients_per_round=3",
     ]  # fmt: skip
     arguments = [part for s in settings for part in ("--set", s)]
