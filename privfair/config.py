@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accountant.errors import InputError
+from privfair.toml_values import toml_value
 
 Method = Literal["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
 
@@ -138,11 +139,7 @@ def _override(tree: dict[str, Any], text: str) -> None:
     section, dot, key = path.strip().partition(".")
     if not equals or not dot:
         raise InputError("--set", "must look like section.key=value", text, "For example fairness.lambda=0.5.")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
-    tree.setdefault(section, {})[key] = parsed
+    tree.setdefault(section, {})[key] = toml_value(value)
 
 
 def _explained(error: ValidationError) -> InputError:

@@ -42,11 +42,10 @@ class Evaluator:
     def predicted(self, part: str) -> Predicted:
         """What the model says of the train or test records."""
         x, y = self._tensors[part]
-        with torch.no_grad():
-            outputs = self._model.evaluate(x)
-            predictions = self._task.predictions(outputs).numpy().astype(np.float64)
-            losses = self._task.losses(outputs, y).numpy().astype(np.float64)
-            scores = self._task.scores(outputs, y, self._cells.notion.score).numpy().astype(np.float64)
+        outputs = self._model.evaluate(x)
+        predictions = self._task.predictions(outputs).numpy().astype(np.float64)
+        losses = self._task.losses(outputs, y).numpy().astype(np.float64)
+        scores = self._task.scores(outputs, y, self._cells.notion.score).numpy().astype(np.float64)
         return Predicted(self._parts[part], predictions, losses, scores)
 
     def row(self, round_number: int) -> Row:

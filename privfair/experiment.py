@@ -118,15 +118,13 @@ def run(setting: Setting, directory: RunDirectory | None = None, report: Report 
     checkpoint = directory.read_checkpoint() if directory else None
     if checkpoint is None:
         state = begin(backend, setting.algorithm, setting.optimizer, setting.initial)
-        history = [_evaluate(setting, state)]
-        checkpoint = _checkpoint(setting, state, history, 0.0)
+        history, before = [_evaluate(setting, state)], 0.0
     else:
         if checkpoint.identity != setting.identity:
             remedy = "Resume with the data and the notion that the run was started with, or start a new run."
             raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
-        state, history = checkpoint.state, list(checkpoint.history)
+        state, history, before = checkpoint.state, list(checkpoint.history), checkpoint.seconds
         backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
-    before = checkpoint.seconds
     while state.round < config.federation.rounds:
         state = run_round(state, backend, setting.algorithm, setting.optimizer, setting.plan)
         if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:

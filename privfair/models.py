@@ -68,9 +68,10 @@ def _factory(name: str) -> Callable[[int], Any]:
     if not module_name or not attribute:
         raise InputError("model.name", "must be logistic, mlp or package.module:factory", name)
     try:
-        return getattr(importlib.import_module(module_name), attribute)  # type: ignore[no-any-return]  # user's own
+        factory: Callable[[int], Any] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError("model.name", f"must name a factory that can be imported ({error})", name) from None
+    return factory
 
 
 class FlatModel:

@@ -25,7 +25,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     schema, config, last = setting.federation.schema, setting.config, outcome.history[-1]
     test = setting.evaluator.predicted("test")
     task = TaskKind.of(schema)
-    summary = {
+    summary: dict[str, Any] = {
         "accuracy": accuracy(test, schema),
         "rmse": root_mean_squared_error(test) if schema.task == "regression" else None,
         **_fairness(outcome, test),
@@ -54,7 +54,8 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         },
         "out": out,
     }
-    return _finite(summary)  # type: ignore[no-any-return]  # a dict in, a dict out
+    finite: dict[str, Any] = _finite(summary)
+    return finite
 
 
 def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:

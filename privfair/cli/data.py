@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
+from privfair.toml_values import toml_value
 
 if TYPE_CHECKING:
     from privfair.datasets.catalogue import DatasetInfo
@@ -112,10 +112,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
         if key.strip() in COMMON:
             own = "--" + key.strip().replace("_", "-")
             raise InputError("--set", f"must not hold {key.strip()}", pair, f"Use {own}.")
-        try:
-            settings[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            settings[key.strip()] = value.strip()
+        settings[key.strip()] = toml_value(value)
     return settings
 
 

@@ -57,8 +57,3 @@ class Cells:
             for group, cell in enumerate(c.cells):
                 member[:, cell] = sets[:, c.condition] & (records.groups[:, c.attribute] == group)
         return member
-
-    def counts(self, records: Records) -> Counts:
-        """Records in each cell."""
-        sizes: Counts = self.membership(records).sum(axis=0).astype(np.int64)
-        return sizes
