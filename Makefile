@@ -8,9 +8,9 @@ READY  := $(VENV)/.ready
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(READY)   ## train a fair model on the built-in federation; compare kernels with and without privacy noise
-	@$(BIN)/privfair train examples/synthetic.toml --set federation.rounds=20 --out results/demo-$$(date +%Y%m%d-%H%M%S)
-	@$(BIN)/privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2 --out results/kernels
+demo: $(READY)   ## a fair, private, encrypted run on the built-in federation, and its privacy statement
+	@mkdir -p results
+	@$(BIN)/privfair train examples/private.toml --set run.ledger=sqlite:///results/demo-ledger.sqlite --out results/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)   ## the tests (about two minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from accountant.conversion import delta_from_rdp, epsilon_from_rdp, require_delta
@@ -81,6 +82,7 @@ def spent(events: object, delta: float = 1e-5, method: Method = "rdp") -> Spent:
     raise InputError("method", f"must be one of {list(METHODS)}", method)
 
 
+@lru_cache(maxsize=1024)  # many clients release the same
 def spent_by_rdp(event: Event, delta: float) -> Spent:
     """Epsilon at the best Rényi order, searched beyond the default grid and between its points."""
     epsilon, order = best_order(lambda orders: rdp(event, orders), delta)
@@ -108,6 +110,7 @@ def best_order(curve: CurveOf, delta: float) -> tuple[float, float]:
     return best
 
 
+@lru_cache(maxsize=1024)
 def spent_by_pld(event: Event, delta: float) -> Spent:
     """Epsilon by PLD; when RDP is below it, the grid is refined tenfold up to twice.
 

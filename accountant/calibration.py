@@ -118,8 +118,13 @@ def calibrate(
         found = worst(events, delta, how)
         return (found[0].epsilon, found[1]) if found else (0.0, "")
 
-    factor = search_factor(lambda f: worst_by("rdp", f)[0], target, delta)
-    if method == "pld":  # PLD is below RDP, so this is a good place to start from
+    try:
+        factor = search_factor(lambda f: worst_by("rdp", f)[0], target, delta)
+    except InputError:
+        if method == "rdp":
+            raise
+        factor = 1.0  # what is fixed may be too dear by RDP and fit by PLD
+    if method == "pld":  # PLD is below RDP, so that is a good place to start from
         factor = search_factor(lambda f: worst_by("pld", f)[0], target, delta, start=factor)
     found, client = worst_by(method, factor)
     scaled = {name: tuple(c.scaled(factor) for c in channels) for name, channels in clients.items()}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import getpass
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -26,6 +26,7 @@ from accountant.books import DatasetState
 from accountant.budget import Budget, Fit
 from accountant.chain import Head, Stored, timestamp, utc_now
 from accountant.errors import InputError
+from accountant.events import Event
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
 from accountant.signing import OwnerKey
@@ -124,6 +125,15 @@ class Ledger:
             raise InputError("dataset", "must have a budget", dataset, "Set one with Ledger.set_budget.")
         return what_fits(budget, self.spent(dataset), request)
 
+    def require_room(self, spends: Iterable[Spend]) -> None:
+        """Nothing, if all of this would fit into the dataset's budget now; else `BudgetExceeded`. Reserves nothing."""
+        request = tuple(spends)
+        dataset = _one_dataset(request)
+        budget = self.budget(dataset)
+        if budget is not None:
+            before = self.spent(dataset)
+            require_room(dataset, budget, before, added(before, costs(budget, request)), request)
+
     def reading(self) -> AbstractContextManager[Connection]:
         """A transaction that sees one unchanging state of the ledger, for audits."""
         return self._storage.reading()
@@ -215,19 +225,25 @@ class Ledger:
 
     def store_message(self, token: str, message: bytes) -> None:
         """Keep a finished message; it may be sent when this returns."""
+        self.store_messages({token: message})
+
+    def store_messages(self, messages: Mapping[str, bytes]) -> None:
+        """Keep finished messages by their tokens, all or none; they may be sent when this returns."""
         with self._storage.writing() as connection:
-            outbox.store(connection, token, message, self._now())
+            for token, message in messages.items():
+                outbox.store(connection, token, message, self._now())
 
     def message(self, token: str) -> bytes | None:
         """The stored message of a token, for sending again; None when there is none."""
         with self._storage.reading() as connection:
             return outbox.load(connection, token)
 
-    def discard_message(self, token: str) -> None:
-        """Forget a message that has arrived, to save room. Its token stays spent, for other bytes too."""
+    def discard_message(self, *tokens: str) -> None:
+        """Forget messages that have arrived, to save room. Their tokens stay spent, for other bytes too."""
         with self._storage.writing() as connection:
-            outbox.require_token(connection, token)
-            connection.execute(schema.messages.delete().where(schema.messages.c.token == token))
+            for token in tokens:
+                outbox.require_token(connection, token)
+                connection.execute(schema.messages.delete().where(schema.messages.c.token == token))
 
     def progress(self, token: str) -> Progress:
         """How far a reservation got: reserved, redeemed or stored."""
@@ -246,6 +262,17 @@ class Ledger:
         with self._storage.reading() as connection:
             rows = fetch(connection, f"{query} ORDER BY sequence", *values)
         return [Reservation(token, self) for token in dict.fromkeys(token for (token,) in rows)]
+
+    def spends(self, *, run: str) -> list[tuple[str, Spend]]:
+        """(token, spend) of every row of a run, in order: what it has released, or may have."""
+        columns = "token, dataset, body, client, group_name, channel, round, count"
+        query = f"SELECT {columns} FROM ledger WHERE kind = ? AND run = ? ORDER BY sequence"
+        with self._storage.reading() as connection:
+            rows = fetch(connection, query, SPEND, run)
+        return [
+            (token, Spend(dataset, Event.from_json(json.loads(body)), client, group, channel, run, number, repeats))
+            for token, dataset, body, client, group, channel, number, repeats in rows
+        ]
 
     def rebuild_totals(self) -> None:
         """Derive the cached totals of every budgeted dataset from the rows again."""

@@ -16,7 +16,7 @@ from privfair.config import Config
 from privfair.datasets.encoder import Encoder
 from privfair.datasets.records import Federation
 from privfair.evaluation import Row
-from privfair.experiment import Report, RunOutcome, build, run
+from privfair.experiment import Credentials, Planned, Report, RunOutcome, Setting, build, run
 from privfair.fairness.notions import Notion
 from privfair.models import build_module, torch_type
 from privfair.run_directory import RunDirectory
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave. Accuracy and unfairness are exact, on the pooled test records of all clients."""
+    """What a run gave. Accuracy and unfairness are on the pooled test records of all clients.
+
+    They are exact, except for data that have a budget: there they come from released noisy counts, or are None.
+    """
 
     accuracy: float | None
     unfairness: dict[str, float | None]
@@ -55,6 +58,7 @@ def train(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     report: Report | None = None,
+    planned: Planned | None = None,
     **sections: Mapping[str, Any],
 ) -> Result:
     """One federated run.
@@ -64,17 +68,35 @@ def train(
     checkpoint after every round, and `resume` continues one: bit for bit what an uninterrupted run would have given.
     `dataset` trains on data of your own making instead of a registered dataset, and `notion` with a fairness notion of
     your own (`privfair.fairness.notions`): any score and any conditioning sets. To resume such a run give them again.
+    `report` is called with every line of the history, `planned` with the plan of a private run before it trains.
     """
     if resume is not None:
         if config is not None or sections or out is not None:
             raise InputError("resume", "takes its configuration from the run", "a config beside it")
         directory = RunDirectory.open(Path(resume))
-        return _finish(run(build(directory.read_config(), dataset, notion), directory, report), directory)
-    resolved = _resolve(config, sections)
-    setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
-    where = out if out is not None else resolved.run.out
-    kept = None if where is None else RunDirectory.create(Path(where), resolved)
-    return _finish(run(setting, kept, report), kept)
+        kept: RunDirectory | None = directory
+        setting = _reopened(directory, dataset, notion)
+    else:
+        resolved = _resolve(config, sections)
+        setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
+        where = out if out is not None else resolved.run.out
+        kept = None if where is None else RunDirectory.create(Path(where), resolved)
+        if kept is not None:
+            kept.write_identity(setting.credentials.run, setting.credentials.keys)
+    try:
+        return _finish(run(setting, kept, report, planned), kept)
+    finally:
+        if setting.books is not None:
+            setting.books.ledger.close()
+
+
+def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Setting:
+    """The setting of a run that was interrupted: under the same name in the ledger, with the same keys."""
+    known = directory.read_identity()
+    setting = build(directory.read_config(), dataset, notion, None if known is None else Credentials(*known))
+    if known is None:
+        directory.write_identity(setting.credentials.run, setting.credentials.keys)
+    return setting
 
 
 def load(path: str | Path) -> TrainedModel:
@@ -115,6 +137,8 @@ def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
     if directory is not None:
         state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
         directory.write_results(metrics, outcome.history, state)
+    if setting.desk is not None:
+        setting.desk.delivered()
     return Result(
         accuracy=metrics["accuracy"],
         unfairness=metrics["unfairness"],

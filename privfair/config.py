@@ -74,6 +74,7 @@ class FederationConfig(Section):
     batch_size: int = Field(100, ge=1)
     learning_rate: float = Field(0.05, gt=0)
     learning_rate_decay: float = Field(1.0, gt=0, le=1)
+    local_optimizer: Literal["sgd", "adam"] = "sgd"
     server_learning_rate: float | None = Field(None, gt=0)
     clients_per_round: int | None = Field(None, ge=1)
     drift_correction: Literal["none", "own", "shared"] = "none"
@@ -83,10 +84,64 @@ class FederationConfig(Section):
     fedfb_step: float = Field(0.1, gt=0)  # FedFB: α
 
 
+class PrivacyConfig(Section):
+    """[privacy]: off until `epsilon` or noise scales are given."""
+
+    epsilon: float | None = Field(None, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+    target_method: Literal["pld", "rdp"] = "pld"
+    counts: Literal["laplace", "gaussian", "public"] = "laplace"
+    predictions: Literal["gaussian", "laplace", "none"] = "gaussian"
+    updates: Literal["dp_sgd", "none"] = "dp_sgd"
+    evaluation: Literal["none", "laplace", "gaussian"] = "none"
+    # noise: by itself it makes the run private and its ε is told; with epsilon it is fixed and the rest is calibrated
+    count_noise: float | None = Field(None, gt=0)  # scale, in records
+    prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score
+    noise_multiplier: float | None = Field(None, gt=0)  # DP-SGD: noise scale over max_grad_norm
+    evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
+    # how much of epsilon a channel may cost by itself; updates get what is left
+    count_share: float = Field(0.03, gt=0, lt=1)
+    prediction_share: float = Field(0.5, gt=0, lt=1)
+    evaluation_share: float = Field(0.05, gt=0, lt=1)
+    # public sampling; without them a second phase plans it from the released counts
+    sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch
+    local_steps: int | None = Field(None, ge=1)  # DP-SGD: steps a round; default: epochs / sampling rate
+    prediction_rate: float | None = Field(None, gt=0, le=1)  # how likely a record's score is shared in a round
+    max_grad_norm: float = Field(1.0, gt=0)
+    score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
+    kernel_correction: Literal["none", "deconvolve"] = "none"
+    min_count: int = Field(10, ge=1)  # clients and cells with a smaller released count are left out
+    retries: int = Field(1, ge=0)  # releases a client may repeat because a crash lost them; part of the plan
+    dataset: str | None = None  # its name in the ledger; default: the name of the data
+
+    @property
+    def noise(self) -> dict[str, float | None]:
+        """The noise scales by key."""
+        keys = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
+        return {key: getattr(self, key) for key in keys}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the run is private."""
+        return self.epsilon is not None or any(value is not None for value in self.noise.values())
+
+
+class AggregationConfig(Section):
+    """[aggregation]: how updates are added up."""
+
+    scheme: Literal["bfv", "ckks", "plain"] | None = None  # default: bfv for a private run, plain for another
+    quantise: bool = False  # plain only: round as the encrypted schemes do, for equal results
+    range: float = Field(8.0, gt=0)  # a client's change of one parameter in one round is clamped to ±range
+    keys: str | None = None  # folder of `privfair keys new`; default: keys made for the run
+
+
 class RunConfig(Section):
     """[run]"""
 
     seed: int = Field(0, ge=0)
+    reproducible_noise: bool = False  # seed private sampling and noise too: voids every ε claim
+    ledger: str | None = None  # default: $PRIVFAIR_LEDGER, or privfair-ledger.sqlite in this folder
+    key: str | None = None  # the owner's key file, for signed ledgers and for fingerprints
     out: str | None = None
     engine: Literal["local"] = "local"
     dtype: Literal["float32", "float64"] = "float32"
@@ -100,7 +155,14 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     fairness: FairnessConfig = FairnessConfig.model_construct()
     federation: FederationConfig = FederationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    aggregation: AggregationConfig = AggregationConfig()
     run: RunConfig = RunConfig()
+
+    @property
+    def scheme(self) -> Literal["bfv", "ckks", "plain"]:
+        """How updates are added up."""
+        return self.aggregation.scheme or ("bfv" if self.privacy.enabled else "plain")
 
     @staticmethod
     def read(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -130,6 +192,8 @@ class Config(Section):
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""
         tables = self.model_dump(mode="json", by_alias=True)
+        if not self.privacy.enabled:  # keys that do nothing are not told
+            tables["privacy"] = self.privacy.model_dump(mode="json", exclude_unset=True)
         return {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
 
 

@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from accountant.errors import InputError
+from privfair.aggregation import MODULI, FixedPoint, KeyPair, aggregators, load_client, load_server, new_keys
 from privfair.algorithms.registry import build_algorithm
-from privfair.arrays import FloatArray
 from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
+from privfair.clients.private_model import require_private_model
+from privfair.clients.task import TaskKind
 from privfair.config import Config
-from privfair.datasets.records import ClientData, Federation
+from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator, Row
 from privfair.fairness.cells import Cells
 from privfair.fairness.notions import Notion, notion_by_name
-from privfair.interfaces import Algorithm, FederatedOptimizer, ServerState
+from privfair.interfaces import ServerState, expect
 from privfair.kernels.parse import parse_kernel
+from privfair.messages import EvaluateRequest, Evaluation, Sealed
 from privfair.metering import Metered
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
-from privfair.round import Plan, begin, run_round
+from privfair.privacy.books import Books, entropy_of
+from privfair.privacy.desk import Desk
+from privfair.privacy.forecast import remaining_spends
+from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.plan_report import plan_report
+from privfair.privacy.planning import Planner, Workload
+from privfair.privacy.refusals import require_decided, require_private
+from privfair.replica import Replica
+from privfair.replies import ReplyCheck
+from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Plan, Server, begin, run_round
 from privfair.run_directory import Checkpoint, RunDirectory
 
 Report = Callable[[Row], None]  # called with each line of the history
+Planned = Callable[[dict[str, Any]], None]  # called with the plan of a private run
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a run is known by: its name in the ledger, and its keys where it has its own."""
+
+    run: str
+    keys: KeyPair | None
+
+    @staticmethod
+    def new(config: Config) -> Credentials:
+        """For a new run."""
+        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        own = config.scheme != "plain" and config.aggregation.keys is None
+        return Credentials(run, new_keys(config.scheme) if own else None)
 
 
 @dataclass(frozen=True)
@@ -38,55 +71,134 @@ class Setting:
     config: Config
     federation: Federation
     model: FlatModel
+    replica: Replica  # the model as those hold it who may see it; a simulation may, for its figures
     backend: Metered
-    algorithm: Algorithm
-    optimizer: FederatedOptimizer
-    plan: Plan
-    evaluator: Evaluator
-    initial: FloatArray
-    notion: str
+    server: Server
+    evaluator: Evaluator | None  # None where exact figures are not allowed
+    cells: Cells
     identity: str  # of data and cells: a checkpoint continues only with the same
+    credentials: Credentials
+    books: Books | None = None  # of a private run
+    desk: Desk | None = None
+    planner: Planner | None = None
+
+    @property
+    def notion(self) -> str:
+        """The name of the fairness notion."""
+        return self.cells.notion.name
 
 
-def build(config: Config, federation: Federation | None = None, notion: Notion | None = None) -> Setting:
+def build(
+    config: Config,
+    federation: Federation | None = None,
+    notion: Notion | None = None,
+    credentials: Credentials | None = None,
+) -> Setting:
     """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones."""
+    require_decided(config)
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    schema, seed = federation.schema, config.run.seed
+    credentials = credentials or Credentials.new(config)
+    schema, seed, f = federation.schema, config.run.seed, config.federation
     cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
-    kernel = parse_kernel(config.fairness.kernel)
     dtype = torch_type(config.run.dtype)
-    model = FlatModel(build_module(config.model.name, len(schema.features), config.model.hidden, seed, dtype))
-    centralized = config.federation.method == "centralized"
+    features = len(schema.features)
+    module = build_module(config.model.name, features, config.model.hidden, seed, dtype)
+    if config.privacy.enabled and config.privacy.updates == "dp_sgd":
+        require_private_model(module, features)
+    model = FlatModel(module)
+    centralized = f.method == "centralized"
     holders = _pooled(federation) if centralized else federation.clients
-    clients = [Client(k, c.train, schema, cells, model, seed=seed) for k, c in enumerate(holders)]
-    f = config.federation
+    algorithm = build_algorithm(config, schema, cells)
+    optimizer = optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal)
+    plan = Plan(
+        seed=seed,
+        epochs=f.local_epochs,
+        batch_size=None if centralized else f.batch_size,
+        learning_rate=f.learning_rate,
+        learning_rate_decay=f.learning_rate_decay,
+        clients_per_round=f.clients_per_round,
+        local_optimizer=f.local_optimizer,
+    )
+    client_side, adder = aggregators(
+        config.scheme, _keys(config, credentials), fixed_point=_fixed_point(config, plan, len(holders))
+    )
+    replica = Replica(model.parameters(), optimizer, client_side, snapshots=algorithm.snapshots)
+    clients = [
+        Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k))
+        for k, holder in enumerate(holders)
+    ]
+    keeper: Keeper = KeptByServer(replica) if config.scheme == "plain" else KeptByClients()
+    books = desk = planner = None
+    negotiator: Negotiator = ExactCounts()
+    if config.privacy.enabled:
+        require_private(config, algorithm, schema.task)
+        planner = _planner(config, plan, cells, schema, len(holders))
+        planner.require_plannable()
+        books = Books.open(config, federation, credentials.run)
+        desk = books.desk(clients, cells, schema, planner.adjacency, config)
+        negotiator = PrivateCounts(planner, desk.releases_of_counts)
+    check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size)
+    backend = Metered(InProcess(clients, check, desk))
+    exact = books is None or not books.budgeted
+    kernel, strength = parse_kernel(config.fairness.kernel), config.fairness.strength
     return Setting(
         config=config,
         federation=federation,
         model=model,
-        backend=Metered(InProcess(clients)),
-        algorithm=build_algorithm(config, schema, cells),
-        optimizer=optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal),
-        plan=Plan(
-            seed=seed,
-            epochs=f.local_epochs,
-            batch_size=None if centralized else f.batch_size,
-            learning_rate=f.learning_rate,
-            learning_rate_decay=f.learning_rate_decay,
-            clients_per_round=f.clients_per_round,
-        ),
-        evaluator=Evaluator(federation, cells, kernel, config.fairness.strength, model),
-        initial=model.parameters(),
-        notion=cells.notion.name,
+        replica=replica,
+        backend=backend,
+        server=Server(backend, algorithm, optimizer, plan, adder, keeper, negotiator),
+        evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
+        cells=cells,
         identity=f"{federation.fingerprint()} {'; '.join(cells.names)}",
+        credentials=credentials,
+        books=books,
+        desk=desk,
+        planner=planner,
     )
 
 
 def _pooled(federation: Federation) -> tuple[ClientData, ...]:
     """One client with the records of all."""
     return (ClientData("all", federation.pooled_train(), federation.pooled_test()),)
+
+
+def _keys(config: Config, credentials: Credentials) -> KeyPair | None:
+    """The run's own keys, or those of the folder that the configuration names."""
+    folder = config.aggregation.keys
+    if config.scheme == "plain" or folder is None:
+        return credentials.keys
+    return KeyPair(load_client(Path(folder)), load_server(Path(folder)))
+
+
+def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | None:
+    """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort."""
+    scheme, aggregation = config.scheme, config.aggregation
+    if scheme == "plain" and not aggregation.quantise:
+        return None
+    cohort = min(plan.clients_per_round or clients, clients)
+    return FixedPoint(aggregation.range, clients / cohort, cohort, MODULI[scheme])
+
+
+def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int) -> Planner:
+    """The planner of a private run."""
+    f = config.federation
+    trainings = np.zeros(clients, dtype=np.int64)
+    for number in range(f.rounds):
+        trainings[plan.cohort(number, clients)] += 1
+    kind = cells.notion.score
+    work = Workload(
+        rounds=f.rounds,
+        epochs=f.local_epochs,
+        batch_size=f.batch_size,
+        samples=config.fairness.samples,
+        shares_scores=f.method == "mmd_fedavg",
+        most_trainings=int(trainings.max()),
+        score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
+    )
+    return Planner(config.privacy, work, cells)
 
 
 @dataclass(frozen=True)
@@ -97,6 +209,7 @@ class RunOutcome:
     state: ServerState
     history: list[Row]
     seconds: float
+    released: tuple[Evaluation, ...] | None = None  # noisy confusion counts of all clients, where asked for
 
 
 @contextmanager
@@ -111,43 +224,82 @@ def _one_thread() -> Iterator[None]:
 
 
 @_one_thread()
-def run(setting: Setting, directory: RunDirectory | None = None, report: Report | None = None) -> RunOutcome:
+def run(
+    setting: Setting,
+    directory: RunDirectory | None = None,
+    report: Report | None = None,
+    planned: Planned | None = None,
+) -> RunOutcome:
     """Run all rounds, or those that a checkpoint in the directory has not seen yet."""
     started = time.perf_counter()
-    config, backend = setting.config, setting.backend
-    checkpoint = directory.read_checkpoint() if directory else None
-    if checkpoint is None:
-        state = begin(backend, setting.algorithm, setting.optimizer, setting.initial)
-        history, before = [_evaluate(setting, state)], 0.0
-    else:
-        if checkpoint.identity != setting.identity:
-            remedy = "Resume with the data and the notion that the run was started with, or start a new run."
-            raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
-        state, history, before = checkpoint.state, list(checkpoint.history), checkpoint.seconds
-        backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
+    config, server = setting.config, setting.server
+    state, history, before, released = _start(setting, directory)
+    if planned and setting.planner is not None:
+        planned(plan_report(config, state.terms, setting.planner))
     while state.round < config.federation.rounds:
-        state = run_round(state, backend, setting.algorithm, setting.optimizer, setting.plan)
-        if state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds:
-            history.append(_evaluate(setting, state))
-            if report:
-                report(history[-1])
+        state = run_round(state, server)
+        due = state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds
+        history += [_evaluate(setting, state)] if due else []
+        if report and due:
+            report(history[-1])
         if directory:
             elapsed = before + time.perf_counter() - started
             directory.write_checkpoint(_checkpoint(setting, state, history, elapsed))
-    setting.model.load(state.parameters)
-    return RunOutcome(setting, state, history, before + time.perf_counter() - started)
+        if setting.desk:
+            setting.desk.delivered()
+    if state.terms.evaluation is not None and released is None:
+        request = EvaluateRequest(state.model, state.terms.evaluation)
+        released = tuple(expect(Evaluation, setting.backend.exchange(range(state.clients), lambda _: request)))
+        if directory:
+            elapsed = before + time.perf_counter() - started
+            directory.write_checkpoint(replace(_checkpoint(setting, state, history, elapsed), released=released))
+    setting.model.load(setting.replica.at(state.model).values)
+    return RunOutcome(setting, state, history, before + time.perf_counter() - started, released)
+
+
+Start = tuple[ServerState, list[Row], float, tuple[Evaluation, ...] | None]
+
+
+def _start(setting: Setting, directory: RunDirectory | None) -> Start:
+    """(state, history, seconds so far, final evaluation): of a checkpoint, or of a new run."""
+    checkpoint = directory.read_checkpoint() if directory else None
+    if checkpoint is None:
+        state = begin(setting.server)
+        if setting.books is not None and setting.desk is not None and setting.books.budgeted:
+            rounds, plan = setting.config.federation.rounds, setting.server.plan
+            setting.books.ledger.require_room(remaining_spends(state, plan, rounds, setting.desk.prices))
+        history = [_evaluate(setting, state)]
+        if directory:  # the terms are settled once
+            directory.write_checkpoint(_checkpoint(setting, state, history, 0.0))
+        return state, history, 0.0, None
+    if checkpoint.identity != setting.identity:
+        remedy = "Resume with the data and the notion that the run was started with, or start a new run."
+        raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
+    setting.replica.restore(checkpoint.replica)
+    setting.backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
+    model = setting.replica.message() if setting.config.scheme == "plain" else Sealed(setting.replica.round, b"")
+    state = ServerState(checkpoint.round, model, checkpoint.terms, checkpoint.algorithm)
+    return state, list(checkpoint.history), checkpoint.seconds, checkpoint.released
 
 
 def _evaluate(setting: Setting, state: ServerState) -> Row:
-    setting.model.load(state.parameters)
+    """One line of the history; only the round where exact figures are not allowed."""
+    parameters = setting.replica.at(state.model).values
+    if setting.evaluator is None:
+        return {"round": state.round}
+    setting.model.load(parameters)
     return setting.evaluator.row(state.round)
 
 
 def _checkpoint(setting: Setting, state: ServerState, history: list[Row], seconds: float) -> Checkpoint:
     backend = setting.backend
+    setting.replica.at(state.model)  # opened, so that the sum itself need not be kept
     return Checkpoint(
         identity=setting.identity,
-        state=state,
+        round=state.round,
+        terms=state.terms,
+        algorithm=state.algorithm,
+        replica=setting.replica.state(),
         client_state=dict(backend.client_state()),
         history=tuple(history),
         bytes_up=backend.bytes_up,

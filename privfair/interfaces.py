@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.messages import Counts, Measures, Objective, Reply, Request, Scores, Update
+from privfair.messages import Counts, Evaluation, Measures, Model, Objective, Reply, Request, Scores, Update
+from privfair.terms import Terms
 
 Memory = Mapping[str, FloatArray]  # what a server-side object remembers between rounds; all of it is in the checkpoint
 Ask = Callable[
@@ -45,17 +43,14 @@ class ServerState:
     """All that the server knows between two rounds."""
 
     round: int
-    parameters: FloatArray
-    records: NDArray[np.int64]  # per client
-    cells: NDArray[np.int64]  # (clients, cells)
+    model: Model
+    terms: Terms
     algorithm: Memory
-    optimizer: Memory
 
     @property
-    def weights(self) -> FloatArray:
-        """ν_k: each client's share of all records."""
-        shares: FloatArray = self.records / self.records.sum()
-        return shares
+    def clients(self) -> int:
+        """How many there are."""
+        return len(self.terms.records)
 
 
 class Algorithm(Protocol):
@@ -63,8 +58,10 @@ class Algorithm(Protocol):
 
     name: ClassVar[str]
     measures: ClassVar[tuple[str, ...]]  # local figures its messages carry beside scores, updates and counts
+    snapshots: ClassVar[bool]  # whether updates carry the parameters at a moment within the round as well
+    per_example: ClassVar[bool]  # whether a record's loss is its own, whatever other records the client has
 
-    def start(self, records: NDArray[np.int64]) -> Memory:
+    def start(self, terms: Terms) -> Memory:
         """What it remembers before the first round."""
         ...
 
@@ -80,10 +77,8 @@ class Algorithm(Protocol):
         """At which share of the local steps it wants to see the parameters too, if at all."""
         ...
 
-    def after(
-        self, state: ServerState, memory: Memory, parameters: FloatArray, updates: Mapping[int, Update], ask: Ask
-    ) -> Memory:
-        """What it remembers after the round, given the new parameters."""
+    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
+        """What it remembers after the round, given the new model."""
         ...
 
 
@@ -111,7 +106,7 @@ class FederatedOptimizer(Protocol):
         ...
 
 
-ReplyKind = TypeVar("ReplyKind", Counts, Scores, Update, Measures)
+ReplyKind = TypeVar("ReplyKind", Counts, Scores, Update, Measures, Evaluation)
 
 
 def expect(kind: type[ReplyKind], replies: Sequence[Reply]) -> list[ReplyKind]:

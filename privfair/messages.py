@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.fairness.tracking import SharedScores
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.grid_noise import ScoreNoise
 
 Drift = Literal["none", "own", "shared"]
 
@@ -47,8 +49,33 @@ Objective = Task | Tracked | OwnPenalty | Reweighted
 
 
 @dataclass(frozen=True, eq=False)
+class Parameters:
+    """The model as it is: the server holds it."""
+
+    values: FloatArray
+    control: FloatArray | None = None  # SCAFFOLD: the server's control variate c
+    snapshot: FloatArray | None = None  # the mean of the parameters at a moment within the last round
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """The encrypted sum of the last round's updates: clients open it and take the server's step themselves.
+
+    `round` counts the sums so far; before the first there is none, and clients start from the initial model.
+    """
+
+    round: int
+    total: bytes
+
+
+Model = Parameters | Sealed
+
+
+@dataclass(frozen=True, eq=False)
 class CountsRequest:
-    """How many records have you, in all and in each cell?"""
+    """How many records have you, in all and in each cell? `noise`: what to add before the answer leaves."""
+
+    noise: CountNoise | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +87,24 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
+class ScoreRelease:
+    """How scores are made private: noise on each, of records taken at a public rate (None: exactly `quotas` of them).
+
+    With rates a message is padded up to its quota with the middle of the range.
+    """
+
+    noise: ScoreNoise
+    rates: FloatArray | None
+
+
+@dataclass(frozen=True, eq=False)
 class ScoresRequest:
-    """Share so many scores of each cell under these parameters."""
+    """Share so many scores of each cell under this model."""
 
     round: int
-    parameters: FloatArray
+    model: Model
     quotas: NDArray[np.int64]
+    release: ScoreRelease | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +112,9 @@ class Scores:
     """The answer to `ScoresRequest`: one array per cell, in random order."""
 
     cells: tuple[FloatArray, ...]
+
+
+LocalOptimizer = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,35 +125,54 @@ class LocalWork:
     batch_size: int | None  # None: all records at once
     learning_rate: float
     proximal: float = 0.0  # FedProx: μ
+    optimizer: LocalOptimizer = "sgd"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateWork:
+    """How a client trains with DP-SGD: every number is public, and none depends on the client's records."""
+
+    steps: int
+    sampling_rate: float  # each record is in a minibatch with this probability
+    noise_multiplier: float  # noise scale over max_grad_norm
+    max_grad_norm: float
+    divisor: float  # the planned size of a minibatch, from released counts
+    learning_rate: float
+    proximal: float = 0.0
+    optimizer: LocalOptimizer = "sgd"
 
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest:
-    """Train on your records from these parameters."""
+    """Train on your records from this model, and contribute `weight` times what changed."""
 
     round: int
-    parameters: FloatArray
+    model: Model
     objective: Objective
-    work: LocalWork
-    correction: FloatArray | None = None  # SCAFFOLD: the server's control variate c
-    snapshot_at: float | None = None  # also return the parameters after this share of the local steps
+    work: LocalWork | PrivateWork
+    weight: float
+    participation: float = 1.0  # the share of clients that train in this round
+    correct: bool = False  # SCAFFOLD: correct the steps by control variates
+    snapshot_at: float | None = None  # also contribute the change after this share of the local steps
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """The answer to `TrainRequest`."""
+    """The answer to `TrainRequest`: the weighted change, encoded for the aggregation (see `privfair.replica`)."""
 
-    delta: FloatArray
-    control_delta: FloatArray | None = None  # SCAFFOLD: change of the client's control variate
-    snapshot_delta: FloatArray | None = None
+    contribution: bytes
 
 
 @dataclass(frozen=True, eq=False)
 class MeasureRequest:
-    """Measure these quantities on your training records under these parameters (see `clients.measures`)."""
+    """Measure these quantities on your training records under this model (see `clients.measures`).
 
-    parameters: FloatArray
+    `at_snapshot`: not under the model itself but under the mean snapshot of its last round.
+    """
+
+    model: Model
     quantities: tuple[str, ...]
+    at_snapshot: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,5 +182,20 @@ class Measures:
     values: Mapping[str, FloatArray]
 
 
-Request = CountsRequest | ScoresRequest | TrainRequest | MeasureRequest
-Reply = Counts | Scores | Update | Measures
+@dataclass(frozen=True, eq=False)
+class EvaluateRequest:
+    """Count your test records by group, label and decision under this model, and add this noise."""
+
+    model: Model
+    noise: CountNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The answer to `EvaluateRequest`: for each attribute (groups, label, decision)."""
+
+    confusion: tuple[NDArray[np.int64], ...]
+
+
+Request = CountsRequest | ScoresRequest | TrainRequest | MeasureRequest | EvaluateRequest
+Reply = Counts | Scores | Update | Measures | Evaluation

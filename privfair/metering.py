@@ -52,6 +52,8 @@ def size(value: Any) -> int:
     """Bytes of the payload: arrays as they are, numbers as 8, texts as UTF-8; names and framing not counted."""
     if isinstance(value, np.ndarray):
         return value.nbytes
+    if isinstance(value, bytes):
+        return len(value)
     if isinstance(value, bool | int | float):
         return 8
     if isinstance(value, str):

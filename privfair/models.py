@@ -91,6 +91,7 @@ class FlatModel:
         parameters = [p for p in module.parameters() if p.requires_grad]
         if not parameters:
             raise InputError("model", "must have trainable parameters", "none")
+        self.trainable = tuple(parameters)  # in the order in which they lie in the flat tensor
         self.flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.flat)
         offset = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,15 @@ import numpy as np
 import tomli_w
 
 from accountant.errors import InputError
+from privfair.aggregation import KeyPair, load_client, load_server
 from privfair.arrays import FloatArray
 from privfair.config import Config
 from privfair.evaluation import Row
-from privfair.interfaces import ServerState
+from privfair.messages import Evaluation
 from privfair.storage import read_arrays, write_arrays, write_bytes, write_json
+from privfair.terms import Terms
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,16 @@ class Checkpoint:
     """All that a run needs to go on after a round as if nothing had happened."""
 
     identity: str
-    state: ServerState
+    round: int
+    terms: Terms
+    algorithm: Mapping[str, FloatArray]
+    replica: Mapping[str, FloatArray]
     client_state: Mapping[str, FloatArray]
     history: tuple[Row, ...]
     bytes_up: int
     bytes_down: int
     seconds: float
+    released: tuple[Evaluation, ...] | None = None  # the final noisy counts: asked for once
 
 
 class RunDirectory:
@@ -87,26 +94,41 @@ class RunDirectory:
         with _readable(path, SafetensorError):
             return dict(load_file(path))
 
+    def write_identity(self, run: str, keys: KeyPair | None) -> None:
+        """Keep the run's name in the ledger and, where it has its own, its keys."""
+        if keys is not None:
+            unfinished = self.path / "keys.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            keys.save(unfinished)
+            unfinished.rename(self.path / "keys")
+        write_json(self.path / "run.json", {"run": run})
+
+    def read_identity(self) -> tuple[str, KeyPair | None] | None:
+        """What `write_identity` kept; None where the run was interrupted before it."""
+        path, keys = self.path / "run.json", self.path / "keys"
+        if not path.is_file():
+            shutil.rmtree(keys, ignore_errors=True)  # nothing was encrypted with them yet
+            return None
+        with _readable(path, KeyError):
+            run = str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        return run, KeyPair(load_client(keys), load_server(keys)) if keys.is_dir() else None
+
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint at once."""
-        state = checkpoint.state
         about = {
             "format": FORMAT,
             "identity": checkpoint.identity,
-            "round": state.round,
+            "round": checkpoint.round,
+            "terms": checkpoint.terms.to_json(),
             "history": checkpoint.history,
             "bytes_up": checkpoint.bytes_up,
             "bytes_down": checkpoint.bytes_down,
             "seconds": checkpoint.seconds,
+            "released": checkpoint.released and [[t.tolist() for t in e.confusion] for e in checkpoint.released],
         }
-        arrays: dict[str, Any] = {
-            "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-            "parameters": state.parameters,
-            "records": state.records,
-            "cells": state.cells,
-        }
+        arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
         for prefix, memory in (
-            ("algorithm", state.algorithm), ("optimizer", state.optimizer), ("client", checkpoint.client_state)
+            ("algorithm", checkpoint.algorithm), ("replica", checkpoint.replica), ("client", checkpoint.client_state)
         ):  # fmt: skip
             arrays |= {f"{prefix}/{name}": array for name, array in memory.items()}
         write_arrays(self.path / "checkpoint.npz", arrays)
@@ -125,22 +147,23 @@ class RunDirectory:
         def memory(prefix: str) -> dict[str, FloatArray]:
             return {n.removeprefix(f"{prefix}/"): a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
 
-        state = ServerState(
-            about["round"], arrays["parameters"], arrays["records"], arrays["cells"],
-            memory("algorithm"), memory("optimizer"),
-        )  # fmt: skip
         return Checkpoint(
             identity=about["identity"],
-            state=state,
+            round=about["round"],
+            terms=Terms.from_json(about["terms"]),
+            algorithm=memory("algorithm"),
+            replica=memory("replica"),
             client_state=memory("client"),
             history=tuple(about["history"]),
             bytes_up=about["bytes_up"],
             bytes_down=about["bytes_down"],
             seconds=about["seconds"],
+            released=about["released"]
+            and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
         )
 
     def write_results(self, metrics: Mapping[str, Any], history: Sequence[Row], model: Mapping[str, Any]) -> None:
-        """history.csv, model.safetensors and, last, metrics.json: where it is, the run is complete."""
+        """history.csv, model.safetensors, privacy.json and, last, metrics.json: where it is, the run is complete."""
         from safetensors.torch import save
 
         columns = list(dict.fromkeys(name for row in history for name in row))
@@ -150,6 +173,7 @@ class RunDirectory:
         writer.writerows(history)
         write_bytes(self.path / "history.csv", buffer.getvalue().encode())
         write_bytes(self.path / "model.safetensors", save(dict(model)))
+        write_json(self.path / "privacy.json", metrics["privacy"])
         write_json(self.path / "metrics.json", metrics)
 
 

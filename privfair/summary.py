@@ -16,6 +16,8 @@ from privfair.fairness.metrics import (
     root_mean_squared_error,
     unfairness,
 )
+from privfair.fairness.released import released_figures
+from privfair.privacy.statement import statement
 from privfair.randomness import stream
 
 
@@ -23,24 +25,18 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     """Everything as plain values; a figure that is not finite is None."""
     setting = outcome.setting
     schema, config, last = setting.federation.schema, setting.config, outcome.history[-1]
-    test = setting.evaluator.predicted("test")
     task = TaskKind.of(schema)
     summary: dict[str, Any] = {
-        "accuracy": accuracy(test, schema),
-        "rmse": root_mean_squared_error(test) if schema.task == "regression" else None,
-        **_fairness(outcome, test),
+        **_figures(outcome),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
-        "privacy": {
-            "private": False,
-            "epsilon": {"rdp": None, "pld": None},
-            "note": "No noise, no privacy claim: scores, updates and counts leave the clients as they are.",
-        },
+        "privacy": _privacy(outcome),
+        "aggregation": {"scheme": config.scheme, "quantised": config.scheme != "plain" or config.aggregation.quantise},
         "bytes": {"up": setting.backend.bytes_up, "down": setting.backend.bytes_down},
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
         "data": {
             "name": setting.federation.name,
-            "clients": {c.name: {"train": len(c.train), "test": len(c.test)} for c in setting.federation.clients},
+            "clients": _sizes(outcome),
             "notes": list(setting.federation.notes),
             "schema_inferred": schema.inferred,
         },
@@ -49,13 +45,59 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
             "features": list(schema.features),
             "task": schema.task,
             "range": [task.low, task.high],
-            "parameters": int(setting.initial.size),
+            "parameters": int(setting.replica.parameters.size),
             "encoder": setting.federation.encoder.to_json() if setting.federation.encoder else None,
         },
         "out": out,
     }
     finite: dict[str, Any] = _finite(summary)
     return finite
+
+
+def _figures(outcome: RunOutcome) -> dict[str, Any]:
+    """Accuracy and unfairness: exact, or from released counts where the data have a budget."""
+    setting = outcome.setting
+    schema = setting.federation.schema
+    released = None
+    if outcome.released is not None:
+        released = released_figures([reply.confusion for reply in outcome.released], schema)
+    if setting.evaluator is None:
+        nothing: dict[str, Any] = {"accuracy": None, "unfairness": {}, "by_attribute": {}, "groups": {}}
+        return {**nothing, **(released or {}), "rmse": None, "confidence_intervals": {}, "figures": "released"}
+    test = setting.evaluator.predicted("test")
+    return {
+        "accuracy": accuracy(test, schema),
+        "rmse": root_mean_squared_error(test) if schema.task == "regression" else None,
+        **_fairness(outcome, test),
+        "figures": "exact",
+        "released": released,
+    }
+
+
+def _privacy(outcome: RunOutcome) -> dict[str, Any]:
+    """The statement of a private run; of another, that there is none."""
+    setting = outcome.setting
+    if setting.books is not None and setting.planner is not None:
+        return statement(setting.config, outcome.state.terms, setting.books, setting.planner)
+    return {
+        "private": False,
+        "claim": "No noise, no privacy claim: scores, updates and counts leave the clients as they are.",
+        "epsilon": {"rdp": None, "pld": None},
+        "delta": None,
+        "adjacency": None,
+        "by_client": {},
+        "by_group": {},
+        "by_channel": {},
+    }
+
+
+def _sizes(outcome: RunOutcome) -> dict[str, dict[str, int]]:
+    """Records of every client: exact ones, or the released count where the data have a budget."""
+    setting = outcome.setting
+    if setting.evaluator is None:
+        counts = outcome.state.terms.records
+        return {c.name: {"released": int(n)} for c, n in zip(setting.federation.clients, counts, strict=True)}
+    return {c.name: {"train": len(c.train), "test": len(c.test)} for c in setting.federation.clients}
 
 
 def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:

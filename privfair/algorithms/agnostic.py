@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfair.algorithms.base import Plain
 from privfair.arrays import FloatArray
 from privfair.interfaces import Ask, Memory, ServerState, measured
-from privfair.messages import MeasureRequest, Objective, Task, Update
+from privfair.messages import MeasureRequest, Model, Objective, Task
 from privfair.randomness import stream
+from privfair.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,14 @@ class Agnostic(Plain):
 
     name: ClassVar[str] = "agnostic"
     measures: ClassVar[tuple[str, ...]] = ("loss",)
+    snapshots: ClassVar[bool] = True
 
     step: float
     seed: int
 
-    def start(self, records: NDArray[np.int64]) -> Memory:
+    def start(self, terms: Terms) -> Memory:
         """The clients' shares."""
-        return {"mixture": records / records.sum()}
+        return {"mixture": terms.weights}
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """The task alone."""
@@ -50,16 +50,12 @@ class Agnostic(Plain):
         """One draw for all clients."""
         return 1.0 - float(stream(self.seed, "snapshot", state.round).random())  # in (0, 1]
 
-    def after(
-        self, state: ServerState, memory: Memory, parameters: FloatArray, updates: Mapping[int, Update], ask: Ask
-    ) -> Memory:
-        """w ← Π(w + γτ·losses), over the clients that have records."""
+    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
+        """w ← Π(w + γτ·losses at the mean snapshot), over the clients that have records."""
         mixture = memory["mixture"]
-        present = [k for k in sorted(updates) if state.records[k]]
-        deltas = ((mixture[k], updates[k].snapshot_delta) for k in present)
-        snapshot = state.parameters + sum(w * d for w, d in deltas if d is not None)
-        snapshot = snapshot.astype(parameters.dtype)
-        losses = np.concatenate(measured(ask(present, lambda _: MeasureRequest(snapshot, self.measures)), "loss"))
+        present = [int(k) for k in np.flatnonzero(state.terms.records)]
+        request = MeasureRequest(model, self.measures, at_snapshot=True)
+        losses = np.concatenate(measured(ask(present, lambda _: request), "loss"))
         moved = np.zeros_like(mixture)
         moved[present] = project_to_simplex(mixture[present] + self.step * losses)
         return {"mixture": moved}

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.interfaces import Ask, Memory, ServerState
-from privfair.messages import Update
+from privfair.messages import Model
+from privfair.terms import Terms
 
 
 class Plain:
     """Remembers nothing, asks nothing, weighs clients by their records."""
 
     measures: ClassVar[tuple[str, ...]] = ()
+    snapshots: ClassVar[bool] = False
+    per_example: ClassVar[bool] = True
 
-    def start(self, records: NDArray[np.int64]) -> Memory:
+    def start(self, terms: Terms) -> Memory:
         """Nothing."""
         return {}
 
     def weights(self, state: ServerState, memory: Memory) -> FloatArray:
         """ν_k, each client's share of all records."""
-        return state.weights
+        return state.terms.weights
 
     def snapshot_at(self, state: ServerState) -> float | None:
         """Not needed."""
         return None
 
-    def after(
-        self,
-        state: ServerState,
-        memory: Memory,
-        parameters: FloatArray,
-        updates: Mapping[int, Update],
-        ask: Ask,
-    ) -> Memory:
+    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
         """As before."""
         return memory

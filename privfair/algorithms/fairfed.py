@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfair.algorithms.base import Plain
 from privfair.arrays import FloatArray
 from privfair.interfaces import Ask, Memory, ServerState, measured
 from privfair.messages import MeasureRequest, Objective, OwnPenalty
+from privfair.terms import Terms
 
 # which labels a notion conditions on; None: all records
 CONDITIONS: dict[str, tuple[int | None, ...]] = {
@@ -38,25 +38,25 @@ class FairFed(Plain):
 
     name: ClassVar[str] = "fairfed"
     measures: ClassVar[tuple[str, ...]] = ("confusion",)
+    per_example: ClassVar[bool] = False
 
     strength: float
     kernel: str
     beta: float
     notion: str
 
-    def start(self, records: NDArray[np.int64]) -> Memory:
+    def start(self, terms: Terms) -> Memory:
         """The clients' shares."""
-        return {"weights": records / records.sum()}
+        return {"weights": terms.weights}
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """Ask for confusion counts, move the weights; clients follow their own penalty."""
-        everyone = range(len(state.records))
-        replies = ask(everyone, lambda _: MeasureRequest(state.parameters, self.measures))
+        replies = ask(range(state.clients), lambda _: MeasureRequest(state.model, self.measures))
         moved = fairfed_weights(
             state.algorithm["weights"], np.stack(measured(replies, "confusion")), self.beta, CONDITIONS[self.notion]
         )
         if not moved.sum() > 0:
-            moved = state.weights
+            moved = state.terms.weights
         return OwnPenalty(self.kernel, self.strength), {"weights": moved / moved.sum()}
 
     def weights(self, state: ServerState, memory: Memory) -> FloatArray:

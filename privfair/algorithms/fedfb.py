@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfair.algorithms.base import Plain
 from privfair.algorithms.fairfed import CONDITIONS
 from privfair.arrays import FloatArray
 from privfair.interfaces import Ask, Memory, ServerState, measured
-from privfair.messages import MeasureRequest, Objective, Reweighted, Update
+from privfair.messages import MeasureRequest, Model, Objective, Reweighted
+from privfair.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class FedFB(Plain):
     notion: str
     groups: int
 
-    def start(self, records: NDArray[np.int64]) -> Memory:
+    def start(self, terms: Terms) -> Memory:
         """All weights 1: plain risk minimisation."""
         return {"weights": np.ones((self.groups, 2))}
 
@@ -52,12 +52,9 @@ class FedFB(Plain):
         """The reweighted task."""
         return Reweighted(state.algorithm["weights"]), state.algorithm
 
-    def after(
-        self, state: ServerState, memory: Memory, parameters: FloatArray, updates: Mapping[int, Update], ask: Ask
-    ) -> Memory:
+    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
         """Ask for the losses of every cell under the new model; move the weights."""
-        everyone = range(len(state.records))
-        replies = ask(everyone, lambda _: MeasureRequest(parameters, self.measures))
+        replies = ask(range(state.clients), lambda _: MeasureRequest(model, self.measures))
         table = np.sum(measured(replies, "group_losses"), axis=0)
         step = self.step / np.sqrt(state.round + 1)
         sizes, losses = table[..., 0], table[..., 1]

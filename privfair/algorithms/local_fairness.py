@@ -19,6 +19,7 @@ class LocalFairness(Plain):
     """
 
     name: ClassVar[str] = "local_fairness"
+    per_example: ClassVar[bool] = False
 
     strength: float
     kernel: str

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from privfair.clients.client import Client
 from privfair.interfaces import Memory
 from privfair.messages import Reply, Request
+from privfair.replies import ReplyCheck
+
+if TYPE_CHECKING:
+    from privfair.privacy.desk import Desk
 
 
 class InProcess:
-    """A simulated federation."""
+    """A simulated federation. With a desk, every answer is paid for in a ledger before it is given."""
 
-    def __init__(self, clients: Sequence[Client]) -> None:
+    def __init__(self, clients: Sequence[Client], check: ReplyCheck, desk: Desk | None = None) -> None:
         """The clients, in the order of their numbers."""
         self._clients = list(clients)
+        self._check = check
+        self._desk = desk
 
     @property
     def clients(self) -> int:
@@ -23,7 +30,12 @@ class InProcess:
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
         """Ask each in turn."""
-        return [self._clients[k].respond(request(k)) for k in clients]
+        if self._desk is None:
+            return [self._answer(k, request(k)) for k in clients]
+        return self._desk.answer([(k, request(k)) for k in clients], self._answer)
+
+    def _answer(self, client: int, request: Request) -> Reply:
+        return self._check(self._clients[client].name, request, self._clients[client].respond(request))
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""

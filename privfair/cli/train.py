@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from accountant.errors import InputError
+from privfair.cli.privacy_tables import print_plan, print_statement
 
 if TYPE_CHECKING:
     from privfair.api import Result
@@ -38,7 +39,8 @@ def train(
 
     Keys are [data] name and the dataset's options (privfair data list), [model] name hidden, [fairness] notion lambda
     kernel samples, [federation] method optimizer rounds local_epochs batch_size learning_rate drift_correction …,
-    [run] seed; the README explains them, and a wrong one is told with the nearest that is known.
+    [privacy] epsilon delta counts predictions updates …, [aggregation] scheme, [run] seed ledger; the README explains
+    them, and a wrong one is told with the nearest that is known.
     """
     from privfair.api import default_directory
     from privfair.api import train as run_training
@@ -67,7 +69,10 @@ def train(
             accuracy, unfairness = _number(row.get("accuracy")), _number(row.get(resolved.fairness.notion))
             progress.update(task, completed=row["round"], accuracy=accuracy, unfairness=unfairness)
 
-        result = run_training(**arguments, report=report)
+        def planned(plan: dict[str, Any]) -> None:
+            print_plan(Console(stderr=True, highlight=False), plan)
+
+        result = run_training(**arguments, report=report, planned=planned)
     _print(result, resolved)
 
 
@@ -86,14 +91,16 @@ def _progress(config: Config) -> Progress:
 def _print(result: Result, config: Config) -> None:
     console = Console(highlight=False)
     metrics = result.metrics
-    records = sum(c["test"] for c in metrics["data"]["clients"].values())
+    records = sum(c.get("test", 0) for c in metrics["data"]["clients"].values())
     ignores_lambda = config.federation.method in ("fedavg", "agnostic", "fedfb")
     strength = "" if ignores_lambda else f", λ = {config.fairness.strength:g}"
     console.print(
         f"[bold]{config.federation.method}[/] on {config.data.name}: {len(metrics['data']['clients'])} clients, "
         f"{metrics['rounds']} rounds{strength}, {metrics['seconds']['total']:.1f} s. "
-        f"Figures on the {records} test records of all clients."
+        + (f"Figures on the {records} test records of all clients." if records else "")
     )
+    if metrics["figures"] == "released":
+        console.print("The data have a budget: only released figures are shown, from noisy counts where asked for.")
     figures = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     figures.add_column("figure")
     figures.add_column("value", justify="right")
@@ -111,7 +118,7 @@ def _print(result: Result, config: Config) -> None:
         console.print(f"unfairness by {attribute}: {told}")
     for note in metrics["data"]["notes"]:
         console.print(f"{config.data.name}: {note}", style="dim", markup=False)
-    console.print(f"[dim]{metrics['privacy']['note']}[/]")
+    print_statement(console, metrics["privacy"])
     console.print(f"  run  {result.out}")
 
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.clients.measures import measure
+from privfair.clients.dp_sgd import train_privately
+from privfair.clients.measures import confusion_tables, measure
 from privfair.clients.objectives import TrainingData, all_scores
 from privfair.clients.sgd import train_locally
+from privfair.clients.steps import Trained
 from privfair.clients.task import TaskKind
-from privfair.datasets.records import Records, Schema
+from privfair.datasets.records import ClientData, Records, Schema
 from privfair.fairness.cells import Cells
+from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.score_release import fixed_scores, poisson_scores
 from privfair.messages import (
     Counts,
     CountsRequest,
+    EvaluateRequest,
+    Evaluation,
     MeasureRequest,
     Measures,
+    Parameters,
+    PrivateWork,
     Reply,
     Request,
+    ScoreRelease,
     Scores,
     ScoresRequest,
     TrainRequest,
@@ -26,70 +39,152 @@ from privfair.messages import (
 )
 from privfair.models import FlatModel, torch_seeded
 from privfair.randomness import stream
+from privfair.replica import Replica
+
+EntropyOf = Callable[[str, int], Entropy]  # (channel, round) -> where private randomness comes from
 
 
 class Client:
     """One data holder. `respond` is its only door; `control` is its SCAFFOLD state, which stays with it."""
 
     def __init__(
-        self, index: int, records: Records, schema: Schema, cells: Cells, model: FlatModel, *, seed: int
+        self,
+        index: int,
+        data: ClientData,
+        schema: Schema,
+        cells: Cells,
+        model: FlatModel,
+        replica: Replica,
+        *,
+        seed: int,
+        entropy: EntropyOf,
     ) -> None:
-        """`model` is scratch space that clients of one process share."""
+        """`model` is scratch space, and `replica` the shared model, of all clients in one process."""
         self.index = index
+        self.name = data.name
         self._seed = seed
+        self._entropy = entropy
         self._model = model
-        dtype = model.flat.dtype
-        self._data = TrainingData(
+        self._replica = replica
+        self._task = TaskKind.of(schema)
+        self._data = self._tensors(data.train, cells)
+        self._test = self._tensors(data.test, cells)
+        self._groups = tuple(len(attribute.values) for attribute in schema.sensitive)
+        self.control: FloatArray | None = None
+
+    @property
+    def cell_counts(self) -> NDArray[np.int64]:
+        """Records in each cell. Not for sending: they price answers where the owner declared them public."""
+        counts: NDArray[np.int64] = self._data.membership.sum(axis=0, dtype=np.int64)
+        return counts
+
+    def _tensors(self, records: Records, cells: Cells) -> TrainingData:
+        dtype = self._model.flat.dtype
+        return TrainingData(
             records=records,
             x=torch.tensor(records.features, dtype=dtype),
             y=torch.tensor(records.labels, dtype=dtype),
             membership=cells.membership(records),
             cells=cells,
-            task=TaskKind.of(schema),
+            task=self._task,
         )
-        self.control: FloatArray | None = None
 
     def respond(self, request: Request) -> Reply:
         """The answer to a request."""
         match request:
             case CountsRequest():
-                return Counts(len(self._data.records), self._data.membership.sum(axis=0).astype(np.int64))
+                return self._counts(request)
             case ScoresRequest():
                 return self._scores(request)
             case TrainRequest():
                 return self._train(request)
             case MeasureRequest():
-                self._model.load(request.parameters)
-                return Measures(measure(request.quantities, self._data, self._model))
+                return self._measure(request)
+            case EvaluateRequest():
+                self._model.load(self._replica.at(request.model).values)
+                tables = confusion_tables(self._test, self._model, self._groups)
+                entropy = self._entropy("evaluation", 0)
+                return Evaluation(tuple(request.noise.release(table, entropy) for table in tables))
+
+    def _counts(self, request: CountsRequest) -> Counts:
+        """Exact or noisy; the total is the cells' sum where they add up to it."""
+        cells = self._data.cells
+        told = cells.tell(self._data.membership)
+        if request.noise is not None:
+            told = request.noise.release(told, self._entropy("counts", 0))
+        return Counts(*cells.read(told))
 
     def _scores(self, request: ScoresRequest) -> Scores:
-        """A simple random sample of each cell's scores."""
-        rng = stream(self._seed, "scores", request.round, self.index)
-        self._model.load(request.parameters)
+        """So many scores of each cell: a simple random sample as it is, or a private message."""
+        self._model.load(self._replica.at(request.model).values)
         scores = all_scores(self._model, self._data)
+        if request.release is not None:
+            return self._private_scores(request, request.release, scores)
+        rng = stream(self._seed, "scores", request.round, self.index)
         shared = []
         for cell, quota in enumerate(request.quotas):
             rows = np.flatnonzero(self._data.membership[:, cell])
             shared.append(scores[rng.choice(rows, size=int(quota), replace=False)])
         return Scores(tuple(shared))
 
+    def _private_scores(self, request: ScoresRequest, release: ScoreRelease, scores: FloatArray) -> Scores:
+        """Messages of fixed length; cells with a quota of 0 are left out by public rule."""
+        entropy = self._entropy("predictions", request.round)
+        shared: list[FloatArray] = []
+        for cell, quota in enumerate(request.quotas):
+            mine = scores[self._data.membership[:, cell]]
+            if not quota:
+                shared.append(np.zeros(0))
+            elif release.rates is None:
+                shared.append(fixed_scores(mine, int(quota), release.noise, entropy))
+            else:
+                shared.append(poisson_scores(mine, int(quota), float(release.rates[cell]), release.noise, entropy))
+        return Scores(tuple(shared))
+
+    def _measure(self, request: MeasureRequest) -> Measures:
+        at = self._replica.at(request.model)
+        values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
+        self._model.load(values)
+        return Measures(measure(request.quantities, self._data, self._model))
+
     def _train(self, request: TrainRequest) -> Update:
-        """Local training; with a correction also SCAFFOLD's new control variate (option II)."""
-        rng = stream(self._seed, "minibatches", request.round, self.index)
-        if request.correction is not None and self.control is None:
-            self.control = np.zeros_like(request.parameters)
-        if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
-            nothing = np.zeros_like(request.parameters)
-            return Update(nothing, None if request.correction is None else nothing, nothing)
-        with torch_seeded(self._seed, "module", request.round, self.index):
-            trained = train_locally(request, self._data, self._model, rng, self.control)
-        delta = trained.parameters - request.parameters
-        control_delta = None
-        if request.correction is not None and self.control is not None:
+        """Local training; the weighted change, with SCAFFOLD's new control variate (option II) where asked for."""
+        at = self._replica.at(request.model)
+        start = at.values
+        shift = self._shift(request, at)
+        trained = self._trained(request, start, shift)
+        delta = trained.parameters - start
+        control = None
+        if shift is not None and self.control is not None and at.control is not None:
             # c_k⁺ = c_k − c + (θᵗ − θ_k)/(steps·η)
-            control_delta = -request.correction - delta / np.asarray(
-                trained.steps * request.work.learning_rate, dtype=delta.dtype
-            )
-            self.control = self.control + control_delta
-        snapshot = None if trained.snapshot is None else trained.snapshot - request.parameters
-        return Update(delta, control_delta, snapshot)
+            rate = np.asarray(max(trained.steps, 1) * request.work.learning_rate, dtype=delta.dtype)
+            change = -at.control - delta / rate if trained.steps else np.zeros_like(delta)
+            self.control = self.control + change
+            control = np.asarray(request.participation * change, dtype=delta.dtype)
+        snapshot = None
+        if request.snapshot_at is not None:
+            snapshot = delta if trained.snapshot is None else trained.snapshot - start
+        if not isinstance(request.work, PrivateWork) and not np.all(np.isfinite(delta)):
+            name = f"update of client {self.name!r}"
+            raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
+        return Update(self._replica.contribution(delta, control, snapshot, request.weight))
+
+    def _shift(self, request: TrainRequest, at: Parameters) -> FloatArray | None:
+        """SCAFFOLD's c − c_k."""
+        if not request.correct or at.control is None:
+            return None
+        if self.control is None:
+            self.control = np.zeros_like(at.values)
+        shift: FloatArray = at.control - self.control
+        return shift
+
+    def _trained(self, request: TrainRequest, start: FloatArray, shift: FloatArray | None) -> Trained:
+        if isinstance(request.work, PrivateWork):
+            entropy = self._entropy("updates", request.round)
+            with torch_seeded(self._seed, "module", request.round, self.index):
+                return train_privately(request, start, self._data, self._model, entropy, shift)
+        if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
+            return Trained(start, 0, None)
+        rng = stream(self._seed, "minibatches", request.round, self.index)
+        with torch_seeded(self._seed, "module", request.round, self.index):
+            return train_locally(request, start, self._data, self._model, rng, shift)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
@@ -22,10 +23,20 @@ def _loss(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> Fl
 
 def _confusion(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
     """(groups of the first attribute, label, decision): numbers of records."""
-    groups = data.records.groups[:, 0]
-    table = np.zeros((len(data.cells.comparisons[0].cells), 2, 2))
-    np.add.at(table, (groups, data.records.labels.astype(np.int64), (predictions >= THRESHOLD).astype(np.int64)), 1)
+    return _table(data, predictions, 0, len(data.cells.comparisons[0].cells)).astype(float)
+
+
+def _table(data: TrainingData, predictions: FloatArray, attribute: int, groups: int) -> NDArray[np.int64]:
+    table = np.zeros((groups, 2, 2), dtype=np.int64)
+    decisions = (predictions >= THRESHOLD).astype(np.int64)
+    np.add.at(table, (data.records.groups[:, attribute], data.records.labels.astype(np.int64), decisions), 1)
     return table
+
+
+def confusion_tables(data: TrainingData, model: FlatModel, groups: Sequence[int]) -> list[NDArray[np.int64]]:
+    """For each attribute, with so many groups: (groups, label, decision), numbers of records of a binary task."""
+    predictions = data.task.predictions(model.evaluate(data.x)).numpy().astype(np.float64)
+    return [_table(data, predictions, attribute, size) for attribute, size in enumerate(groups)]
 
 
 def _group_losses(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:

@@ -1,6 +1,6 @@
-"""Local objectives: for a minibatch, a scalar whose gradient is that of task loss plus penalty.
+"""Local objectives: for each record of a minibatch a loss; the gradient of their mean is that of task plus penalty.
 
-A penalty enters as Σ slope_i·S_i with the slopes held constant: its gradient in the parameters is exact, and no graph
+A penalty enters as slope_i·S_i with the slope held constant: its gradient in the parameters is exact, and no graph
 through a kernel is ever built.
 """
 
@@ -38,32 +38,45 @@ class TrainingData:
 
 
 Batch = torch.Tensor  # positions of the records
-Loss = Callable[[Batch, torch.Tensor], torch.Tensor]  # (positions, model outputs) -> scalar
+Losses = Callable[[Batch, torch.Tensor], torch.Tensor]  # (positions, model outputs) -> one loss per record
 
 
-def build_loss(objective: Objective, data: TrainingData, model: FlatModel) -> Loss:
-    """The loss of a minibatch under an objective; the model holds the parameters of the round's start."""
+def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> Losses:
+    """The loss of each record of a minibatch; the model holds the parameters of the round's start.
+
+    The values are not those of the objective, but the gradient of their mean is the objective's. Unless
+    `couples_records` says otherwise, a record's loss depends on that record alone.
+    """
     if isinstance(objective, Task):
-        return lambda batch, outputs: data.task.losses(outputs, data.y[batch]).mean()
+        return lambda batch, outputs: data.task.losses(outputs, data.y[batch])
     if isinstance(objective, Reweighted):
         return _reweighted(objective, data)
     rule = _tracked(objective, data, model) if isinstance(objective, Tracked) else _own(objective, data)
 
-    def loss(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
+    def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
         labels = data.y[batch]
-        task = data.task.losses(outputs, labels).mean()
+        task = data.task.losses(outputs, labels)
         scores = data.task.scores(outputs, labels, data.cells.notion.score)
         slopes = rule(batch.numpy(), scores.detach().numpy().astype(np.float64))
-        return task + torch.dot(torch.from_numpy(slopes).to(scores.dtype), scores)
+        return task + torch.from_numpy(slopes).to(scores.dtype) * scores
 
-    return loss
+    return losses
+
+
+def couples_records(objective: Objective) -> str | None:
+    """Why a record's loss depends on the client's other records, in plain words; None if it does not."""
+    if isinstance(objective, OwnPenalty):
+        return "the penalty compares the groups within the client's own minibatch"
+    if isinstance(objective, Tracked) and objective.drift != "none":
+        return "the drift correction follows the present predictions of all the client's records"
+    return None
 
 
 SlopeRule = Callable[[NDArray[np.int64], FloatArray], FloatArray]  # (positions, scores) -> slopes
 
 
 def _tracked(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeRule:
-    """(1/batch)·2λ·D′(S_i)/P of each record."""
+    """2λ·D′(S_i)/P of each record."""
     tracked = tracked_penalty(objective.shared, data.cells)
     coefficients = tracked.coefficients(data.membership)
     penalty: TrackedPenalty | DriftingPenalty = tracked
@@ -78,15 +91,22 @@ def _tracked(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeR
             now = all_scores(model, data)
             penalty.refresh(now)
             scores = now[positions]
-        return penalty.derivative(scores, coefficients[:, positions]) / positions.size
+        return penalty.derivative(_neutralised(scores), coefficients[:, positions])
 
     return slopes
+
+
+def _neutralised(scores: FloatArray) -> FloatArray:
+    """The scores, with ½ where one is not finite: the loss of such a record is not finite anyway."""
+    finite = np.isfinite(scores)
+    return scores if finite.all() else np.where(finite, scores, 0.5)
 
 
 def _own(objective: OwnPenalty, data: TrainingData) -> SlopeRule:
     """The slopes of λ Σ MMD² between every pair of groups within the minibatch, on each conditioning set.
 
-    A pair of which the minibatch holds only one side has no MMD and adds nothing.
+    They are multiplied by the size of the minibatch, because the caller takes the mean over it. A pair of which the
+    minibatch holds only one side has no MMD and adds nothing.
     """
     kernel = parse_kernel(objective.kernel)
 
@@ -99,18 +119,18 @@ def _own(objective: OwnPenalty, data: TrainingData) -> SlopeRule:
                 slope_first, slope_second = Pair(scores[first], scores[second], kernel).slopes(biased=True)
                 total[first] += objective.strength * slope_first
                 total[second] += objective.strength * slope_second
-        return total
+        return total * positions.size
 
     return slopes
 
 
-def _reweighted(objective: Reweighted, data: TrainingData) -> Loss:
-    """Mean of weight(group, label)·loss."""
+def _reweighted(objective: Reweighted, data: TrainingData) -> Losses:
+    """Each record's weight(group, label)·loss."""
     records = data.records
     weights = torch.from_numpy(objective.weights[records.groups[:, 0], records.labels.astype(np.int64)]).to(
         data.x.dtype
     )
-    return lambda batch, outputs: (weights[batch] * data.task.losses(outputs, data.y[batch])).mean()
+    return lambda batch, outputs: weights[batch] * data.task.losses(outputs, data.y[batch])
 
 
 def all_scores(model: FlatModel, data: TrainingData) -> FloatArray:

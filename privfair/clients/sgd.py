@@ -1,68 +1,49 @@
-"""Local training by stochastic gradient descent."""
+"""Local training by stochastic gradient descent or Adam, without privacy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.clients.objectives import TrainingData, build_loss
+from privfair.clients.objectives import TrainingData, build_losses
+from privfair.clients.steps import Descent, Trained
 from privfair.messages import LocalWork, TrainRequest
 from privfair.models import FlatModel
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Where local training ended, in how many steps, and where it was at the asked moment."""
-
-    parameters: FloatArray
-    steps: int
-    snapshot: FloatArray | None
-
-
 def train_locally(
     request: TrainRequest,
+    parameters: FloatArray,
     data: TrainingData,
     model: FlatModel,
     rng: np.random.Generator,
-    control: FloatArray | None,
+    shift: FloatArray | None = None,
 ) -> Trained:
-    """`epochs` passes over the records in shuffled minibatches: θ ← θ − η(∇loss + μ(θ − θᵗ) + c − c_k).
+    """`epochs` passes over the records in shuffled minibatches: θ ← θ − η(∇loss + μ(θ − θᵗ) + c − c_k), or Adam's step.
 
-    μ(θ − θᵗ) is FedProx's pull to the start (Li et al. 2020, arXiv 1812.06127v5, equation 2), c − c_k SCAFFOLD's
-    correction (Karimireddy et al. 2020, arXiv 1910.06378v4, equation 3); `control` is c_k.
+    `parameters` is θᵗ, `shift` SCAFFOLD's c − c_k (see `steps.Descent`).
     """
-    model.load(request.parameters)
-    start = model.flat.clone()
     work = request.work
-    loss = build_loss(request.objective, data, model)
-    shift = None
-    if request.correction is not None and control is not None:
-        shift = torch.from_numpy(np.asarray(request.correction - control)).to(start.dtype)
+    if not isinstance(work, LocalWork):
+        raise InputError("work", "must be LocalWork, for training without privacy", type(work).__name__)
+    model.load(parameters)
+    losses = build_losses(request.objective, data, model)
     total = work.epochs * batches_per_epoch(len(data.y), work)
-    snapshot_after = None if request.snapshot_at is None else math.ceil(request.snapshot_at * total)
-    snapshot = None
-    steps = 0
+    descent = Descent(model.flat, work, shift, total=total, snapshot_at=request.snapshot_at)
     model.module.train()
     for positions in minibatches(len(data.y), work, rng):
         batch = torch.from_numpy(positions)
         model.zero_gradient()
-        loss(batch, model.outputs(data.x[batch])).backward()
-        if work.proximal:
-            model.gradient.add_(model.flat - start, alpha=work.proximal)
-        if shift is not None:
-            model.gradient.add_(shift)
-        model.flat.sub_(model.gradient, alpha=work.learning_rate)
-        steps += 1
-        if steps == snapshot_after:
-            snapshot = model.parameters()
+        losses(batch, model.outputs(data.x[batch])).mean().backward()
+        descent.step(model.gradient)
     model.module.eval()
-    return Trained(model.parameters(), steps, snapshot)
+    return descent.trained(model.flat.dtype)
 
 
 def batches_per_epoch(records: int, work: LocalWork) -> int:

@@ -49,6 +49,24 @@ class Cells:
         """How many cells there are."""
         return len(self.names)
 
+    @property
+    def count_overlap(self) -> int:
+        """In how many of the counts that a client tells one record is: its cells, and the total where that is told."""
+        attributes = len({c.attribute for c in self.comparisons})
+        return attributes * self.notion.sets_of_a_record + (not self.notion.partition)
+
+    def tell(self, membership: NDArray[np.bool_]) -> Counts:
+        """The counts that a client tells: of every cell and, where they do not add up to it, of all records, last."""
+        counts = membership.sum(axis=0, dtype=np.int64)
+        return counts if self.notion.partition else np.append(counts, len(membership))
+
+    def read(self, told: Counts) -> tuple[int, Counts]:
+        """(all records, records of each cell) from what a client told."""
+        if not self.notion.partition:
+            return int(told[-1]), told[:-1]
+        first = [cell for c in self.comparisons if c.attribute == 0 for cell in c.cells]
+        return int(told[first].sum()), told
+
     def membership(self, records: Records) -> NDArray[np.bool_]:
         """(records, cells): which record is in which cell."""
         sets = self.notion.membership(records)

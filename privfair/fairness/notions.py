@@ -30,11 +30,22 @@ class ConditioningSet:
 
 @dataclass(frozen=True)
 class Notion:
-    """A score and the conditioning sets on which its distribution is compared between groups."""
+    """A score and the conditioning sets on which its distribution is compared between groups.
+
+    Two public facts make private releases cheaper where they hold: no record is in two of the sets (`exclusive`), and
+    every record is in exactly one (`partition`).
+    """
 
     name: str
     score: Score
     sets: tuple[ConditioningSet, ...]
+    exclusive: bool = False
+    partition: bool = False
+
+    @property
+    def sets_of_a_record(self) -> int:
+        """In how many of the sets one record can be."""
+        return 1 if self.exclusive or self.partition else len(self.sets)
 
     def membership(self, records: Records) -> NDArray[np.bool_]:
         """One column per conditioning set: which records are in it."""
@@ -48,11 +59,11 @@ def _with_label(value: float) -> ConditioningSet:
     return ConditioningSet(f"label {value:g}", lambda records: records.labels == value)
 
 
-STATISTICAL_PARITY = Notion("statistical_parity", "prediction", (EVERYONE,))
+STATISTICAL_PARITY = Notion("statistical_parity", "prediction", (EVERYONE,), partition=True)
 EQUAL_OPPORTUNITY = Notion("equal_opportunity", "prediction", (_with_label(1),))
 PREDICTIVE_EQUALITY = Notion("predictive_equality", "prediction", (_with_label(0),))
-EQUALIZED_ODDS = Notion("equalized_odds", "prediction", (_with_label(0), _with_label(1)))
-RISK_PARITY = Notion("risk_parity", "loss", (EVERYONE,))
+EQUALIZED_ODDS = Notion("equalized_odds", "prediction", (_with_label(0), _with_label(1)), partition=True)
+RISK_PARITY = Notion("risk_parity", "loss", (EVERYONE,), partition=True)
 
 _NEEDS_LABELS = (EQUAL_OPPORTUNITY, PREDICTIVE_EQUALITY, EQUALIZED_ODDS)
 _FIXED = {n.name: n for n in (STATISTICAL_PARITY, RISK_PARITY, *_NEEDS_LABELS)}

@@ -15,14 +15,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.fairness.cells import Cells
+from privfair.kernels.base import Kernel
 from privfair.kernels.parse import parse_kernel
 from privfair.kernels.witness import Embedding
+from privfair.mechanisms.grid_noise import ScoreNoise
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyScores:
+    """How the scores were made private, and how the kernel answers to it.
+
+    Correction "none": κ itself meets noisy scores, so its convolution with the noise is what is followed, the
+    paper's Proposition 5.2. "deconvolve": κ′ with κ′ ∗ noise = κ meets them, and κ is followed, at more variance.
+    `pads`: for each cell the weight of the middle of the range that takes back the messages' padding.
+    """
+
+    noise: ScoreNoise
+    correction: Literal["none", "deconvolve"]
+    pads: tuple[float, ...]
+
+    def kernel_on_scores(self, kernel: Kernel) -> Kernel:
+        """What meets a noisy score."""
+        return kernel.deconvolve(self.noise.noise) if self.correction == "deconvolve" else kernel
+
+    def kernel_followed(self, kernel: Kernel) -> Kernel:
+        """Its expectation over the noise: the kernel whose MMD is really penalised."""
+        return kernel if self.correction == "deconvolve" else kernel.convolve(self.noise.noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +61,7 @@ class SharedScores:
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
     domain: tuple[float, float] | None  # the range of the scores, where it is known
+    noisy: NoisyScores | None = None
 
     def scale(self, cell: int) -> float:
         """2λ/P(A = a, C_j)."""
@@ -52,6 +78,9 @@ class TrackedPenalty:
         """Build the witness functions of all comparisons; two groups share one."""
         self.shared, self.cells = shared, cells
         self.kernel = parse_kernel(shared.kernel)
+        noisy = shared.noisy
+        self._on_scores = self.kernel if noisy is None else noisy.kernel_on_scores(self.kernel)
+        self._on_middle = None if noisy is None or not any(noisy.pads) else noisy.kernel_followed(self.kernel)
         self.factors: list[Factors] = []
         self._users: list[dict[int, float]] = []  # for each embedding: the cells that use it, and with which sign
         for comparison in cells.comparisons:
@@ -65,11 +94,21 @@ class TrackedPenalty:
                     self.factors.append({o: len(present) - 1.0 if o == c else -1.0 for o in present})
                     self._users.append({c: 1.0})
         self.embeddings = [self._embedding(factors) for factors in self.factors]
+        self.paddings = [self._padding(factors) for factors in self.factors]
 
     def _embedding(self, factors: Factors) -> Embedding:
         scores = np.concatenate([self.shared.scores[c] for c in factors])
         weights = np.concatenate([factor * self.shared.weights[c] for c, factor in factors.items()])
-        return Embedding(self.kernel, scores, weights, domain=self.shared.domain)
+        return Embedding(self._on_scores, scores, weights, domain=self.shared.domain)
+
+    def _padding(self, factors: Factors) -> Embedding | None:
+        """What takes back the padding of noisy messages."""
+        noisy = self.shared.noisy
+        if noisy is None or self._on_middle is None:
+            return None
+        weight = sum(factor * noisy.pads[c] for c, factor in factors.items())
+        middle = np.array([noisy.noise.middle])
+        return Embedding(self._on_middle, middle, np.array([weight]), domain=self.shared.domain)
 
     def coefficients(self, membership: NDArray[np.bool_]) -> FloatArray:
         """(embeddings, records): ±2λ/P(A = a_i, C_j) where the record's cell uses the embedding, else 0."""
@@ -81,7 +120,10 @@ class TrackedPenalty:
 
     def derivative(self, scores: FloatArray, coefficients: FloatArray, order: int = 1) -> FloatArray:
         """The order-th derivative of each record's penalty in the record's score; order 0 is the penalty itself."""
-        return weighted_sum(self.embeddings, scores, coefficients, order)
+        total = weighted_sum(self.embeddings, scores, coefficients, order)
+        if self._on_middle is not None:
+            total += weighted_sum(self.paddings, scores, coefficients, order)
+        return total
 
 
 def weighted_sum(

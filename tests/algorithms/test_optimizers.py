@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,13 +48,13 @@ def test_scaffold_server_control_is_the_weighted_mean_of_the_clients() -> None:
     """c = Σ ν_k c_k after every round, also when only some clients train."""
     config = small("scaffold", clients_per_round=2)
     setting = build(config)
-    state = begin(setting.backend, setting.algorithm, setting.optimizer, setting.initial)
+    state = begin(setting.server)
     for _ in range(4):
-        state = run_round(state, setting.backend, setting.algorithm, setting.optimizer, setting.plan)
-    mean = np.zeros_like(state.parameters)
+        state = run_round(state, setting.server)
+    mean = np.zeros_like(setting.replica.parameters)
     for k, control in setting.backend.client_state().items():
-        mean += state.weights[int(k)] * control
-    np.testing.assert_allclose(state.optimizer["control"], mean, atol=1e-12)
+        mean += state.terms.weights[int(k)] * control
+    np.testing.assert_allclose(setting.replica.memory["control"], mean, atol=1e-12)
 
 
 def test_scaffold_with_one_client_is_fedavg() -> None:
@@ -71,9 +73,9 @@ def test_fedprox_pulls_to_the_start() -> None:
 
     def distance(optimizer: str, proximal: float) -> float:
         setting = build(small(optimizer, proximal=proximal, learning_rate=0.01, rounds=1))
-        state = begin(setting.backend, setting.algorithm, setting.optimizer, setting.initial)
-        after = run_round(state, setting.backend, setting.algorithm, setting.optimizer, setting.plan)
-        return float(np.linalg.norm(after.parameters - setting.initial))
+        start = setting.replica.parameters
+        run_round(begin(setting.server), setting.server)
+        return float(np.linalg.norm(setting.replica.parameters - start))
 
     assert distance("fedprox", 0.0) == pytest.approx(distance("fedavg", 0.0))
     assert distance("fedprox", 50.0) < 0.7 * distance("fedavg", 0.0)
@@ -84,12 +86,12 @@ def test_sampled_clients_are_unbiased() -> None:
 
     def update(round_number: int, clients: int | None) -> np.ndarray:
         setting = build(small("fedavg", clients_per_round=clients, local_epochs=1, batch_size=1000))
-        state = begin(setting.backend, setting.algorithm, setting.optimizer, setting.initial)
+        state, start = begin(setting.server), setting.replica.state()
         moved = []
         for r in range(round_number):
-            fresh = type(state)(r, state.parameters, state.records, state.cells, state.algorithm, state.optimizer)
-            after = run_round(fresh, setting.backend, setting.algorithm, setting.optimizer, setting.plan)
-            moved.append(after.parameters - state.parameters)
+            setting.replica.restore(start)
+            run_round(replace(state, round=r), setting.server)
+            moved.append(setting.replica.parameters - start["parameters"])
         return np.array(moved)
 
     whole = update(60, None).mean(axis=0)

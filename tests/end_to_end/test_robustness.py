@@ -178,8 +178,8 @@ def test_a_client_without_records_stays_out_of_the_way(method: str) -> None:
     federation = {**FAST, "method": method}
     setting = build(Config.build({"federation": federation}), data)
     outcome = run(setting)
-    assert np.isfinite(outcome.state.parameters).all()
-    weights = setting.algorithm.weights(outcome.state, outcome.state.algorithm)
+    assert np.isfinite(setting.replica.parameters).all()
+    weights = setting.server.algorithm.weights(outcome.state, outcome.state.algorithm)
     if method == "agnostic":
         assert weights[-1] == 0
     assert weights.sum() == pytest.approx(1)
@@ -220,5 +220,5 @@ def test_the_reference_group_may_be_absent() -> None:
     for method in ("fairfed", "fedfb"):
         setting = build(Config.build({"federation": {**FAST, "method": method, "fedfb_step": 1.0}}), data)
         outcome = run(setting)
-        start = setting.algorithm.start(outcome.state.records)["weights"]
+        start = setting.server.algorithm.start(outcome.state.terms)["weights"]
         assert not np.allclose(outcome.state.algorithm["weights"], start)

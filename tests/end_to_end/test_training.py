@@ -142,7 +142,7 @@ def test_run_directory_and_loading(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = privfair.train(data={"clients": 3, "records": 60}, federation=FAST, out=out)
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "checkpoint.npz", "history.csv", "model.safetensors", "metrics.json"
+        "config.toml", "run.json", "checkpoint.npz", "history.csv", "model.safetensors", "privacy.json", "metrics.json"
     }  # fmt: skip
     assert json.loads((out / "metrics.json").read_text())["accuracy"] == result.accuracy
     assert len(result.history) == 5
@@ -187,7 +187,7 @@ def test_resume_after_sigkill_is_bit_for_bit(tmp_path: Path, optimizer: str) -> 
 
 
 def test_diverged_training_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"update of client \d+ must be finite.*smaller learning rate"):
+    with pytest.raises(InputError, match=r"update of client 'client\d+' must be finite.*smaller learning rate"):
         privfair.train(dataset=toy(task="regression"), federation={**FAST, "learning_rate": 1e30}, out=tmp_path / "run")
     assert (tmp_path / "run" / "config.toml").exists()  # what was written stays
 

@@ -1,0 +1,62 @@
+"""Encrypted aggregation of model deltas: the server adds what it cannot read.
+
+keys = new_keys("bfv")
+code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
+client, server = aggregators("bfv", keys, fixed_point=code)
+total = server.add([client.contribute(a, 0.25), client.contribute(b, 0.75)], names=["first", "second"])
+client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
+"""
+
+from privfair.aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
+from privfair.aggregation.base import ClientKeys, ServerKeys
+from privfair.aggregation.ciphertext import Ciphertext, Header, frame, read_frame
+from privfair.aggregation.errors import (
+    BadCiphertext,
+    Damaged,
+    TooMany,
+    TooNoisy,
+    WrongEncoding,
+    WrongKey,
+    WrongLength,
+    WrongScheme,
+)
+from privfair.aggregation.keys import (
+    SINGLE_KEY_WARNING,
+    KeyPair,
+    load_client,
+    load_server,
+    new_keys,
+    plain_keys,
+)
+from privfair.aggregation.quantiser import MODULI, FixedPoint
+from privfair.aggregation.streaming import SumOfChunks, add_streams
+
+__all__ = [
+    "MODULI",
+    "SINGLE_KEY_WARNING",
+    "BadCiphertext",
+    "Ciphertext",
+    "ClientAggregator",
+    "ClientKeys",
+    "Damaged",
+    "FixedPoint",
+    "Header",
+    "KeyPair",
+    "ServerAggregator",
+    "ServerKeys",
+    "SumOfChunks",
+    "TooMany",
+    "TooNoisy",
+    "WrongEncoding",
+    "WrongKey",
+    "WrongLength",
+    "WrongScheme",
+    "add_streams",
+    "aggregators",
+    "frame",
+    "load_client",
+    "load_server",
+    "new_keys",
+    "plain_keys",
+    "read_frame",
+]

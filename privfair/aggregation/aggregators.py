@@ -1,0 +1,145 @@
+"""What a round of training uses: clients contribute and open, the server adds, whatever the scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import numpy as np
+
+from accountant.errors import InputError
+from privfair.aggregation.base import ClientKeys, Role, ServerKeys
+from privfair.aggregation.ciphertext import Ciphertext, Header
+from privfair.aggregation.errors import TooMany, WrongEncoding, WrongLength
+from privfair.aggregation.keys import ENCRYPTED, KeyPair, plain_keys
+from privfair.aggregation.quantiser import WEIGHT_SLACK, FixedPoint, check_weight
+from privfair.aggregation.streaming import SumOfChunks
+from privfair.arrays import FloatArray
+
+UNCODED = Header("", "", 0, 0).encoding
+
+
+class _Coded:
+    """The check both sides make: numbers in this code, and no more of them than it has room for."""
+
+    def __init__(self, keys: Role, fixed_point: FixedPoint | None) -> None:
+        if (fixed_point is None) != (keys.modulus is None):
+            rule = "must be given unless the scheme is plain float64"
+            raise InputError("fixed_point", rule, fixed_point, f"The scheme is {keys.scheme}.")
+        if fixed_point is not None and keys.modulus is not None and fixed_point.modulus > keys.modulus:
+            rule = f"must be at most {keys.modulus} for {keys.scheme}"
+            raise InputError("fixed_point.modulus", rule, fixed_point.modulus, "Use MODULI[scheme].")
+        if fixed_point is not None and fixed_point.contributors > keys.max_additions + 1:
+            rule = f"must be at most {keys.max_additions + 1} for {keys.scheme}"
+            raise InputError("fixed_point.contributors", rule, fixed_point.contributors)
+        self.fixed_point = fixed_point
+        self.encoding = UNCODED if fixed_point is None else fixed_point.fingerprint
+
+    def check(self, header: Header, name: str) -> None:
+        if header.encoding != self.encoding:
+            remedy = "Give everybody the same range, weight_sum and contributors."
+            raise WrongEncoding(name, f"must be coded as {self.encoding}", header.encoding, remedy)
+        if self.fixed_point is None:
+            return
+        most = self.fixed_point.contributors
+        if header.additions + 1 > most:
+            remedy = "Make the fixed point for more contributors."
+            raise TooMany(name, f"must sum at most {most} contributions", header.additions + 1, remedy)
+        if header.weight > self.fixed_point.weight_sum * (1 + WEIGHT_SLACK):
+            rule = f"must have weights that sum to at most {self.fixed_point.weight_sum:g}"
+            raise TooMany(name, rule, header.weight, "Make the fixed point for a larger weight_sum.")
+
+
+class ClientAggregator:
+    """A client's side: its weighted values in, encrypted; the sum of everybody's out."""
+
+    def __init__(self, keys: ClientKeys, fixed_point: FixedPoint | None) -> None:
+        """Take the keys, and the code everybody uses (None: plain float64)."""
+        self.keys = keys
+        self._coded = _Coded(keys, fixed_point)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise that opening adds to each value of a sum; 0 except for CKKS."""
+        code = self._coded.fixed_point
+        return 0.0 if code is None else self.keys.noise / code.scale
+
+    def contribute(self, values: FloatArray, weight: float) -> bytes:
+        """The message for the server: weight · values, encrypted.
+
+        Its number of chunks depends on the number of values only. TenSEAL compresses each ciphertext, so the bytes
+        vary a little with the randomness of encryption; a ciphertext looks random whatever is in it.
+        """
+        weight = check_weight(weight)
+        values = np.asarray(values, dtype=np.float64).ravel()
+        code = self._coded.fixed_point
+        with np.errstate(over="ignore", invalid="ignore"):  # data never raise
+            numbers = values * weight if code is None else code.encode(values, weight)
+        return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
+
+    def open(self, total: bytes, name: str = "sum") -> FloatArray:
+        """The weighted sum in the server's message."""
+        ciphertext = Ciphertext.from_bytes(total, name)
+        self.keys.check(ciphertext.header, name)  # first: another key explains more than another code
+        self._coded.check(ciphertext.header, name)
+        numbers = self.keys.decrypt(ciphertext, name)
+        code = self._coded.fixed_point
+        return cast(FloatArray, numbers) if code is None else code.decode(numbers)
+
+
+class ServerAggregator:
+    """The server's side: encrypted contributions in, their encrypted sum out."""
+
+    def __init__(self, keys: ServerKeys, fixed_point: FixedPoint | None) -> None:
+        """Take the public half of the keys, and the code everybody uses (None: plain float64)."""
+        self.keys = keys
+        self._coded = _Coded(keys, fixed_point)
+
+    def add(self, contributions: Iterable[bytes], names: Sequence[str] | None = None) -> bytes:
+        """The message for all clients. Contributions are taken one at a time; an error names the one at fault."""
+        total = SumOfChunks(self.keys)
+        for name, data in _named(contributions, names):
+            total.add(self._checked(data, name), name)
+            del data  # before the next one is made or received
+        result = total.total()
+        self._coded.check(result.header, "sum of the contributions")
+        return result.to_bytes()
+
+    def check(self, contribution: bytes, length: int, name: str) -> None:
+        """Raise the error that tells why this is no contribution of so many values, if it is none."""
+        found = self._checked(contribution, name).header.length
+        if found != length:
+            raise WrongLength(name, f"must have {length} values", found, "Same model?")
+
+    def _checked(self, data: bytes, name: str) -> Ciphertext:
+        contribution = Ciphertext.from_bytes(data, name)
+        self.keys.check(contribution.header, name)
+        self._coded.check(contribution.header, name)
+        return contribution
+
+
+def aggregators(
+    scheme: str, keys: KeyPair | None, *, fixed_point: FixedPoint | None
+) -> tuple[ClientAggregator, ServerAggregator]:
+    """Both sides of a scheme: "bfv" and "ckks" with keys; "plain" without, on floats if there is no fixed point."""
+    if scheme == "plain":
+        if keys is not None:
+            raise InputError("keys", "must not be given for scheme plain", keys.client.scheme)
+        keys = plain_keys(quantise=fixed_point is not None)
+    elif scheme not in ENCRYPTED:
+        raise InputError("scheme", f"must be one of {', '.join((*ENCRYPTED, 'plain'))}", scheme)
+    elif keys is None:
+        raise InputError("keys", f"must be given for scheme {scheme}", keys, "Make some: privfair keys new DIR")
+    elif keys.client.scheme != scheme:
+        raise InputError("keys", f"must be of scheme {scheme}", keys.client.scheme, "Make some for this scheme.")
+    return ClientAggregator(keys.client, fixed_point), ServerAggregator(keys.server, fixed_point)
+
+
+def _named(contributions: Iterable[bytes], names: Sequence[str] | None) -> Iterator[tuple[str, bytes]]:
+    index = -1
+    for index, data in enumerate(contributions):
+        if names is not None and index >= len(names):
+            raise InputError("names", "must be as many as contributions", len(names))
+        yield f"contribution of {names[index]}" if names is not None else f"contribution {index + 1}", data
+    if names is not None and len(names) != index + 1:
+        raise InputError("names", "must be as many as contributions", f"{len(names)} for {index + 1}")

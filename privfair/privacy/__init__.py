@@ -1,0 +1,1 @@
+"""What leaves a client and what it costs: plan, price, ledger desk, statement."""

@@ -1,0 +1,105 @@
+"""The terms of a private run: who takes part, at which rates, with how much noise; all from released counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.arrays import FloatArray
+from privfair.fairness.quotas import largest_remainder_quotas
+from privfair.messages import Counts, CountsRequest
+from privfair.privacy.planning import Planner, Sampling
+from privfair.terms import PrivateUpdates, Sharing, Terms
+
+
+@dataclass(frozen=True)
+class PrivateCounts:
+    """Clients tell noisy counts (or public ones), and a public rule makes terms of them."""
+
+    planner: Planner
+    releases_of_counts: Callable[[], int] = lambda: 1  # more than one after a crash that lost them
+
+    @property
+    def request(self) -> CountsRequest:
+        """Counts, with their noise."""
+        return CountsRequest(self.planner.count_noise)
+
+    def settle(self, counts: list[Counts]) -> Terms:
+        """Leave out who is too small, plan the rates, calibrate the noise."""
+        config = self.planner.config
+        planner = replace(self.planner, count_releases=self.releases_of_counts())
+        told = np.array([c.records for c in counts])
+        cells = np.stack([c.cells for c in counts])
+        least = 1 if config.counts == "public" else config.min_count
+        takes_part = told >= least
+        if not takes_part.any():
+            remedy = "With so few records there is nothing to learn privately; privacy.min_count sets the rule."
+            raise InputError(
+                "data", f"must have a client with a released count of at least {least}", told.tolist(), remedy
+            )
+        records = np.where(takes_part, told, 0)
+        cells = np.where(takes_part[:, None], cells, 0)
+        total = int(records.sum())
+        if config.delta >= 1 / total:
+            rule = f"must be below 1/{total}, one over the released number of records"
+            raise InputError(
+                "privacy.delta", rule, config.delta, "A larger δ would allow publishing somebody's record."
+            )
+        if config.counts == "public":
+            planner = replace(planner, public_counts=cells)
+        sampling = self._sampling(records, cells, least)
+        scores, multiplier, claim = planner.calibrated(sampling)
+        sharing = None
+        if scores is not None and sampling.quotas is not None:
+            sharing = Sharing(scores, sampling.quotas, sampling.rates, config.kernel_correction)
+        updates = None
+        if multiplier is not None:
+            updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, config.max_grad_norm)
+        return Terms(
+            records=records,
+            cells=cells,
+            least=least,
+            sharing=sharing,
+            updates=updates,
+            counting=planner.count_noise,
+            evaluation=planner.evaluation_noise,
+            claim=claim,
+        )
+
+    def _sampling(self, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Sampling:
+        """Rates and steps: configured, or so that minibatches and messages have the configured size in the mean.
+
+        One rate and one number of steps for all clients: then all pay the same for updates, and a client's minibatches
+        are in proportion to its records.
+        """
+        config, work = self.planner.config, self.planner.work
+        rate = config.sampling_rate
+        if rate is None:
+            rate = min(1.0, float(work.batch_size * np.count_nonzero(records) / records.sum()))
+        steps = config.local_steps or max(1, round(work.epochs / rate))
+        if not work.shares_scores or config.predictions == "none":
+            return Sampling(rate, steps, None, None)
+        quotas = self._quotas(np.where(cells >= least, cells, 0))
+        return Sampling(rate, steps, quotas, self._rates(quotas, cells))
+
+    def _quotas(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many scores a client's message has for each cell: at least one where the cell takes part."""
+        rate = self.planner.config.prediction_rate
+        if rate is not None:
+            planned = np.rint(rate * counts).astype(np.int64)
+        else:
+            planned = largest_remainder_quotas(counts, self.planner.work.samples)
+        return np.where(counts > 0, np.maximum(planned, 1), 0)
+
+    def _rates(self, quotas: NDArray[np.int64], counts: NDArray[np.int64]) -> FloatArray | None:
+        """How likely a record is to be in the message; None with public counts, where exactly `quotas` are drawn."""
+        config = self.planner.config
+        if config.counts == "public":
+            return None
+        if config.prediction_rate is not None:
+            return np.where(quotas > 0, config.prediction_rate, 0.0)
+        return np.minimum(1.0, quotas / np.maximum(counts, 1))

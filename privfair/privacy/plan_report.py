@@ -1,0 +1,99 @@
+"""The plan of a private run for people: noise, rates and price of every channel, and what to expect of fairness."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from accountant.events import Event, Nothing, Repeated
+from privfair.config import Config
+from privfair.fairness.cells import Cells
+from privfair.fairness.pooling import standard_error
+from privfair.privacy.by_pld import by_pld
+from privfair.privacy.planning import Planner
+from privfair.privacy.pricing import update_event
+from privfair.terms import Terms
+
+
+def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any]:
+    """{"channels": rows for a table, "notes": lines}."""
+    privacy, rounds = config.privacy, config.federation.rounds
+    channels = []
+
+    def add(channel: str, noise: str, sampling: str, event: Event, count: int = 1) -> None:
+        epsilon = by_pld(Repeated(event, count), privacy.delta)
+        shown = epsilon if math.isfinite(epsilon) else None
+        channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": shown})
+
+    if terms.counting is not None:
+        event = terms.counting.event(planner.cells.count_overlap, planner.adjacency)
+        add("counts", f"{terms.counting.kind}, {terms.counting.scale:.3g} records", "once, all records", event)
+    elif privacy.counts == "public":
+        add("counts", "none: public", "once, all records", Nothing())
+    if terms.sharing is not None:
+        s = terms.sharing
+        rates = s.quotas / np.maximum(terms.cells, 1) if s.rates is None else s.rates
+        used = rates[s.quotas > 0]
+        span = f"{used.min():.3g}" if np.ptp(used) < 1e-9 else f"{used.min():.3g} to {used.max():.3g}"
+        channel = planner.prediction_channel(terms)
+        add(
+            "predictions",
+            f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}",
+            f"{rounds} × {int(s.quotas.sum())} scores, rate {span}",
+            channel.event if channel else Nothing(),
+            rounds,
+        )
+    if terms.updates is not None:
+        u = terms.updates
+        add(
+            "updates",
+            f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}",
+            f"{planner.work.most_trainings} × {u.steps} steps, rate {u.sampling_rate:.3g}",
+            update_event(u.sampling_rate, u.noise_multiplier, planner.adjacency),
+            planner.work.most_trainings * u.steps,
+        )
+    if terms.evaluation is not None:
+        attributes = len({c.attribute for c in planner.cells.comparisons})
+        event = terms.evaluation.event(attributes, planner.adjacency)
+        add("evaluation", f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records", event)
+    return {"channels": channels, "notes": _notes(config, terms, planner)}
+
+
+def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
+    claim, privacy = terms.claim, config.privacy
+    lines = []
+    if claim is not None and math.isfinite(claim.pld):
+        kind = "planned from released counts, in two phases" if claim.two_phases else "fixed beforehand"
+        lines.append(
+            f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
+            f"and has room for {privacy.retries} release(s) lost in a crash."
+        )
+    left_out = int(np.count_nonzero(terms.records == 0))
+    if left_out:
+        lines.append(f"{left_out} client(s) with a released count below {terms.least} take no part.")
+    if terms.sharing is not None:
+        lines.append(_expected_error(terms, planner.cells))
+        heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())
+        lines.append(
+            f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
+            f"{privacy.max_grad_norm:g}: gradients of small groups are clipped first."
+        )
+    return lines
+
+
+def _expected_error(terms: Terms, cells: Cells) -> str:
+    """The error of the gap between groups as one round's messages show it."""
+    if terms.sharing is None:
+        return ""
+    worst = 0.0
+    for comparison in cells.comparisons:
+        errors = sorted(
+            standard_error(terms, terms.sharing, cell)
+            for cell in comparison.cells
+            if terms.sharing.quotas[:, cell].any()
+        )
+        if len(errors) > 1:
+            worst = max(worst, math.hypot(errors[-1], errors[-2]))
+    return f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."

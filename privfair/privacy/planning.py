@@ -1,0 +1,336 @@
+"""From a budget to noise: what every channel of a run costs, and the least noise that meets the target.
+
+Two ways, told apart by `one_phase`:
+
+- One phase. Rates, steps and rounds are in the configuration, so the whole plan is fixed before its first release, and
+  all channels compose together (PLD or RDP).
+- Two phases. Counts are released first, at a price ε_c that is fixed; a public rule turns them into rates and steps,
+  and the rest is calibrated to what is left. Whatever the counts say, the rest costs at most ε − ε_c at δ − δ_c, so
+  the whole is (ε, δ)-private by adaptive composition (Dwork & Roth 2014, Theorem B.1 and section 3.5).
+
+The plan holds for the worst record: one of the group that is sampled at the highest rate, at a client that trains most
+often. `retries` repetitions that a crash may need are part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.bounds import Method, spent
+from accountant.calibration import Channel, calibrate
+from accountant.errors import InputError
+from accountant.events import Composed, Event, Nothing
+from accountant.neighbouring import Adjacency
+from privfair.arrays import FloatArray
+from privfair.config import PrivacyConfig
+from privfair.fairness.cells import Cells
+from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
+from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
+from privfair.privacy.by_pld import by_pld
+from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
+from privfair.terms import Claim, Terms
+
+COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
+LOOSER = (
+    1.2  # two phases, PLD target: the rest costs at most so much of its ε by RDP too, so that RDP has a bound as well
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the run does, apart from noise: all of it public."""
+
+    rounds: int
+    epochs: int
+    batch_size: int
+    samples: int  # scores per cell and round, over all clients
+    shares_scores: bool
+    most_trainings: int  # rounds in which the busiest client trains
+    score_range: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Rates and steps: configured, or planned from released counts."""
+
+    sampling_rate: float
+    steps: int
+    quotas: NDArray[np.int64] | None  # (clients, cells)
+    rates: FloatArray | None  # (clients, cells); None: no scores, or public counts
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Calibrates the noise of one run."""
+
+    config: PrivacyConfig
+    work: Workload
+    cells: Cells
+    count_releases: int = 1  # more than one after a crash that lost counts
+    public_counts: NDArray[np.int64] | None = None  # (clients, cells), where the owner declared them public
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Public counts leave replacing a record within its cell; otherwise adding or removing one."""
+        return Adjacency.REPLACE_ONE if self.config.counts == "public" else Adjacency.ADD_OR_REMOVE
+
+    @property
+    def one_phase(self) -> bool:
+        """Whether the plan is fixed before the first release; public counts are known to everybody beforehand."""
+        c = self.config
+        updates = c.updates == "none" or c.sampling_rate is not None
+        scores = not self._noisy_scores or c.prediction_rate is not None
+        return c.counts == "public" or (updates and scores)
+
+    @property
+    def _noisy_scores(self) -> bool:
+        return self.work.shares_scores and self.config.predictions != "none"
+
+    @cached_property
+    def count_noise(self) -> CountNoise | None:
+        """Of counts: given, or from its share of ε."""
+        c = self.config
+        if c.counts == "public":
+            return None
+        scale = c.count_noise or self._scale(c.counts, c.count_share, self.cells.count_overlap, "count_noise")
+        return CountNoise(c.counts, scale)
+
+    @cached_property
+    def evaluation_noise(self) -> CountNoise | None:
+        """Of the final confusion counts: given, or from its share of ε."""
+        c = self.config
+        if c.evaluation == "none":
+            return None
+        scale = c.evaluation_noise
+        if scale is None:
+            overlap = self._attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self._attributes
+            scale = self._scale(c.evaluation, c.evaluation_share, overlap, "evaluation_noise")
+        return CountNoise(c.evaluation, scale)
+
+    def _scale(self, kind: Literal["laplace", "gaussian"], share: float, overlap: int, key: str) -> float:
+        target = self._target(key) * share
+        if kind == "laplace":
+            return laplace_scale_for(target, overlap)
+        return gaussian_scale_for(target, self.config.delta * COUNT_DELTA, overlap)
+
+    @property
+    def _attributes(self) -> int:
+        return len({c.attribute for c in self.cells.comparisons})
+
+    def _target(self, missing: str) -> float:
+        if self.config.epsilon is None:
+            rule = "must be given, or privacy.epsilon, from which it follows"
+            raise InputError(f"privacy.{missing}", rule, None)
+        return self.config.epsilon
+
+    # ---- the channels of the worst record
+
+    def _fixed(self) -> list[Channel]:
+        """Counts and evaluation, whose noise is settled first."""
+        channels = []
+        if self.count_noise is not None:
+            event = self.count_noise.event(self.cells.count_overlap, self.adjacency)
+            channels.append(Channel(COUNTS, event, self.count_releases, fixed=True))
+        if self.evaluation_noise is not None:
+            event = self.evaluation_noise.event(self._attributes, self.adjacency)
+            channels.append(Channel(EVALUATION, event, 1 + self.config.retries, fixed=True))
+        return channels
+
+    def _score_channel(self, sampling: Sampling, noise: ScoreNoise, *, fixed: bool) -> Channel | None:
+        """The scores of all rounds, for a record of the cells with the highest rates."""
+        if sampling.quotas is None:
+            return None
+        events = []
+        for attribute in range(self._attributes):
+            events += self._dearest_cells(attribute, sampling, noise)
+        event = events[0] if len(events) == 1 else Composed(tuple(events))
+        return Channel(PREDICTIONS, event, self.work.rounds + self.config.retries, fixed=fixed)
+
+    def _dearest_cells(self, attribute: int, sampling: Sampling, noise: ScoreNoise) -> list[Event]:
+        """What a record pays for this attribute: its dearest cell, or one of every set where sets overlap."""
+        by_set = []
+        for comparison in self.cells.comparisons:
+            if comparison.attribute == attribute:
+                costs = [self._cell_event(cell, sampling, noise) for cell in comparison.cells]
+                by_set += [max((c for c in costs if c[0] > 0), key=lambda c: c[0], default=(0.0, Nothing()))]
+        if self.cells.notion.sets_of_a_record == 1:
+            by_set = [max(by_set, key=lambda c: c[0])]
+        return [event for _, event in by_set]
+
+    def _cell_event(self, cell: int, sampling: Sampling, noise: ScoreNoise) -> tuple[float, Event]:
+        """(rate, event) of the client whose records of this cell are sampled at the highest rate.
+
+        A configured rate is paid for whether or not the cell turns out large enough: the plan was fixed before that.
+        """
+        configured = self.config.prediction_rate
+        if configured is not None and self.adjacency is Adjacency.ADD_OR_REMOVE:
+            return configured, poisson_scores_event(configured, noise)
+        quotas = np.zeros(0) if sampling.quotas is None else sampling.quotas[:, cell]
+        if not quotas.any():
+            return 0.0, Nothing()
+        if sampling.rates is not None:
+            rate = float(sampling.rates[quotas > 0, cell].max())
+            return rate, poisson_scores_event(rate, noise)
+        counts = quotas if self.public_counts is None else self.public_counts[:, cell]
+        rates = np.where(quotas > 0, quotas / np.maximum(counts, 1), 0.0)
+        k = int(np.argmax(rates))
+        return float(rates[k]), fixed_scores_event(int(quotas[k]), int(counts[k]), noise)
+
+    def _update_channel(self, sampling: Sampling, multiplier: float, *, fixed: bool) -> Channel:
+        event = update_event(sampling.sampling_rate, multiplier, self.adjacency)
+        trainings = self.work.most_trainings + self.config.retries
+        return Channel(UPDATES, event, trainings * sampling.steps, fixed=fixed)
+
+    def prediction_channel(self, terms: Terms) -> Channel | None:
+        """What the scores of all rounds cost the record that pays most for them, under these terms."""
+        if terms.sharing is None:
+            return None
+        public = None if self.config.counts != "public" else terms.cells
+        sampling = Sampling(1.0, 1, terms.sharing.quotas, terms.sharing.rates)
+        return replace(self, public_counts=public)._score_channel(sampling, terms.sharing.noise, fixed=True)
+
+    # ---- calibration
+
+    def require_plannable(self) -> None:
+        """Nothing, if the configuration can be planned as far as it does not depend on counts; otherwise the reason.
+
+        Called before anything is released: a wrong key must not cost counts.
+        """
+        c = self.config
+        if c.epsilon is None and not self.one_phase:
+            rule = "must be given where rates are planned from released counts"
+            remedy = "Or give privacy.sampling_rate and privacy.prediction_rate: then the plan is fixed beforehand."
+            raise InputError("privacy.epsilon", rule, None, remedy)
+        if self.one_phase and c.counts != "public":
+            rate = c.sampling_rate or 1.0
+            quotas = np.ones((1, len(self.cells)), dtype=np.int64) if self._noisy_scores else None
+            rates = np.full((1, len(self.cells)), c.prediction_rate or 1.0) if self._noisy_scores else None
+            self.calibrated(Sampling(rate, c.local_steps or max(1, round(self.work.epochs / rate)), quotas, rates))
+            return
+        if self._noisy_scores:
+            self._require_range()
+        if c.updates != "none" and c.noise_multiplier is None:
+            self._target("noise_multiplier")
+        if self._noisy_scores and c.prediction_noise is None:
+            self._target("prediction_noise")
+        if c.epsilon is not None:
+            self._left()
+
+    def calibrated(self, sampling: Sampling) -> tuple[ScoreNoise | None, float | None, Claim]:
+        """Noise of scores and noise multiplier of updates that meet the target with these rates, and what it costs."""
+        scores = self._score_noise(sampling)
+        multiplier = self._multiplier(sampling, scores)
+        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+
+    def _rest(self, sampling: Sampling, scores: ScoreNoise | None, multiplier: float | None) -> list[Channel]:
+        """Scores and updates with their noise, fixed."""
+        channels = []
+        if scores is not None:
+            found = self._score_channel(sampling, scores, fixed=True)
+            channels += [found] if found else []
+        if multiplier is not None:
+            channels.append(self._update_channel(sampling, multiplier, fixed=True))
+        return channels
+
+    def _score_noise(self, sampling: Sampling) -> ScoreNoise | None:
+        """Of scores: given, or from their share of ε; all that is left where updates have no noise to calibrate."""
+        c, kind = self.config, self.config.predictions
+        if not self._noisy_scores or kind == "none":
+            return None
+        low, high = self._require_range()
+        if c.prediction_noise is not None:
+            return ScoreNoise(kind, c.prediction_noise, low, high)
+        start = ScoreNoise(kind, high - low, low, high)
+        channel = self._score_channel(sampling, start, fixed=False)
+        target = self._target("prediction_noise")
+        if channel is None:
+            return start
+        if c.updates == "none" or c.noise_multiplier is not None:
+            others = (
+                [] if c.noise_multiplier is None else [self._update_channel(sampling, c.noise_multiplier, fixed=True)]
+            )
+            factor = self._factor([channel, *others])
+        else:
+            factor = calibrate([channel], c.prediction_share * target, c.delta, c.target_method).factor
+        return start.with_grid_scale(start.grid_scale * factor)
+
+    def _require_range(self) -> tuple[float, float]:
+        if self.work.score_range is None:
+            remedy = "Give privacy.score_range = [low, high]: scores beyond it are clipped."
+            raise InputError("fairness.notion", "must compare scores that have a range", "a loss", remedy)
+        return self.work.score_range
+
+    def _multiplier(self, sampling: Sampling, scores: ScoreNoise | None) -> float | None:
+        """Of updates: given, or what the target leaves."""
+        c = self.config
+        if c.updates == "none":
+            return None
+        if c.noise_multiplier is not None:
+            return c.noise_multiplier
+        self._target("noise_multiplier")
+        channels = [self._update_channel(sampling, 1.0, fixed=False), *self._rest(sampling, scores, None)]
+        return self._factor(channels)
+
+    def _factor(self, channels: list[Channel]) -> float:
+        """The least noise factor that meets the target together with everything that is fixed."""
+        c = self.config
+        epsilon, delta = self._left()
+        if self.one_phase:
+            return calibrate([*self._fixed(), *channels], epsilon, delta, c.target_method).factor
+        factor = calibrate(channels, epsilon, delta, c.target_method).factor
+        if c.target_method == "pld":
+            factor = max(factor, calibrate(channels, LOOSER * epsilon, delta, "rdp").factor)
+        return factor
+
+    def _left(self) -> tuple[float, float]:
+        """(ε, δ) that the calibrated channels, in one phase with the fixed ones, may cost."""
+        epsilon, delta = self._target("epsilon"), self.config.delta
+        if self.one_phase:
+            return epsilon, delta
+        price, share = self._price_of_first_phase("pld")
+        if price >= epsilon:
+            remedy = "Give counts and evaluation more noise or a smaller share."
+            raise InputError(
+                "privacy.epsilon", f"must exceed what counts and evaluation cost, {price:.3g}", epsilon, remedy
+            )
+        return epsilon - price, delta - share
+
+    def _price_of_first_phase(self, method: Method) -> tuple[float, float]:
+        """(ε, δ) of the channels that are settled before the counts are known."""
+        fixed = Composed(tuple(channel.total for channel in self._fixed()))
+        pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
+        share = 0.0 if pure else self.config.delta * COUNT_DELTA
+        return spent(fixed, share, "rdp" if pure else method).epsilon, share
+
+    def _claim(self, rest: list[Channel]) -> Claim:
+        """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
+        c = self.config
+        together = Composed(tuple(channel.total for channel in [*self._fixed(), *rest]))
+        if (self.work.shares_scores and c.predictions == "none") or c.updates == "none":
+            return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
+        if self.one_phase:
+            claim = Claim(spent(together, c.delta, "rdp").epsilon, by_pld(together, c.delta), c.delta)
+            if c.epsilon is not None:
+                self._require_within(getattr(claim, c.target_method), c.epsilon)
+            return claim
+        epsilon, (left, delta) = self._target("epsilon"), self._left()
+        later = Composed(tuple(channel.total for channel in rest))
+        by_rdp = spent(later, delta, "rdp").epsilon
+        if c.target_method == "rdp":
+            self._require_within(epsilon - left + by_rdp, epsilon)
+            return Claim(epsilon, epsilon, c.delta, two_phases=True)
+        self._require_within(epsilon - left + by_pld(later, delta), epsilon)
+        self._require_within(by_rdp, LOOSER * left)
+        return Claim(epsilon - left + LOOSER * left, epsilon, c.delta, two_phases=True)
+
+    def _require_within(self, found: float, target: float) -> None:
+        if found > target * (1 + 1e-9):
+            rule = f"must be at least what the given noise costs, {found:.4g}"
+            raise InputError("privacy.epsilon", rule, target, "Give more noise, or leave some of it to be calibrated.")

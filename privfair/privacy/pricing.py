@@ -1,0 +1,124 @@
+"""The price of a request: the ledger rows that its answer costs. Nothing is answered that has no price here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.events import Event, Gaussian, Nothing, NotPrivate, PoissonSampled
+from accountant.neighbouring import Adjacency
+from accountant.spending import Spend
+from privfair.fairness.cells import Cells
+from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
+from privfair.messages import (
+    CountsRequest,
+    EvaluateRequest,
+    MeasureRequest,
+    PrivateWork,
+    Request,
+    ScoreRelease,
+    ScoresRequest,
+    TrainRequest,
+)
+
+COUNTS, PREDICTIONS, UPDATES, EVALUATION, MEASURES = "counts", "predictions", "updates", "evaluation", "measures"
+
+
+def update_event(sampling_rate: float, noise_multiplier: float, adjacency: Adjacency) -> Event:
+    """One step of DP-SGD, in units of max_grad_norm: replacing a record moves the sum of gradients twice as far."""
+    if adjacency is Adjacency.ADD_OR_REMOVE:
+        return PoissonSampled(sampling_rate, Gaussian(noise_multiplier, 1.0, adjacency))
+    return PoissonSampled(sampling_rate, Gaussian(noise_multiplier, 2.0, adjacency), presence_sensitivity=1.0)
+
+
+def label_of(cells: Cells, attributes: tuple[str, ...], groups: tuple[str, ...], cell: int) -> str:
+    """The payer of a cell, "attribute=value": cells of exclusive sets exclude each other, others add up.
+
+    A sign that the ledger's grammar needs is replaced; two names that then meet pay together: the safe side.
+    """
+    comparison = next(c for c in cells.comparisons if cell in c.cells)
+    attribute, group = _plain(attributes[comparison.attribute]), _plain(groups[cell])
+    exclusive = cells.notion.sets_of_a_record == 1 and len(cells.notion.sets) > 1
+    if not exclusive:
+        return f"{attribute}={group}"
+    return f"{attribute},set={group},{_plain(cells.notion.sets[comparison.condition].name)}"
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("=", "≡").replace(",", ";").split()) or "unnamed"
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """One client's prices. `cell_counts` are needed, and public, only where the owner declared counts public."""
+
+    dataset: str
+    run: str
+    client: str
+    labels: tuple[str, ...]  # of each cell
+    cells: Cells
+    adjacency: Adjacency
+    cell_counts: NDArray[np.int64]
+
+    def channel(self, request: Request) -> tuple[str, int | None]:
+        """The channel and the round that a request belongs to."""
+        match request:
+            case CountsRequest():
+                return COUNTS, None
+            case ScoresRequest():
+                return PREDICTIONS, request.round
+            case TrainRequest():
+                return UPDATES, request.round
+            case MeasureRequest():
+                return MEASURES, None
+            case EvaluateRequest():
+                return EVALUATION, None
+
+    def spends(self, request: Request) -> tuple[Spend, ...]:
+        """The rows of an answer to this request; without noise they are rows of an infinite ε."""
+        match request:
+            case CountsRequest():
+                return (self._row(request, self._counts(request)),)
+            case ScoresRequest():
+                return self._scores(request)
+            case TrainRequest():
+                return (self._training(request),)
+            case MeasureRequest():
+                return (self._row(request, NotPrivate()),)
+            case EvaluateRequest():
+                attributes = len({c.attribute for c in self.cells.comparisons})  # a record is in one table for each
+                return (self._row(request, request.noise.event(attributes, self.adjacency)),)
+
+    def _counts(self, request: CountsRequest) -> Event:
+        if request.noise is not None:
+            return request.noise.event(self.cells.count_overlap, self.adjacency)
+        # replacing a record within its cell moves no count
+        return Nothing() if self.adjacency is Adjacency.REPLACE_ONE else NotPrivate()
+
+    def _scores(self, request: ScoresRequest) -> tuple[Spend, ...]:
+        if request.release is None:
+            return (self._row(request, NotPrivate()),)
+        rows = []
+        for cell, quota in enumerate(request.quotas):
+            if quota:
+                event = self._score_event(request.release, cell, int(quota))
+                rows.append(self._row(request, event, group=self.labels[cell]))
+        return tuple(rows) or (self._row(request, Nothing()),)
+
+    def _score_event(self, release: ScoreRelease, cell: int, quota: int) -> Event:
+        if release.rates is not None:
+            return poisson_scores_event(float(release.rates[cell]), release.noise)
+        return fixed_scores_event(quota, int(self.cell_counts[cell]), release.noise)
+
+    def _training(self, request: TrainRequest) -> Spend:
+        work = request.work
+        if not isinstance(work, PrivateWork):
+            return self._row(request, NotPrivate())
+        event = update_event(work.sampling_rate, work.noise_multiplier, self.adjacency)
+        return self._row(request, event, count=work.steps)
+
+    def _row(self, request: Request, event: Event, *, group: str = "", count: int = 1) -> Spend:
+        channel, number = self.channel(request)
+        return Spend(self.dataset, event, self.client, group, channel, self.run, number, count)

@@ -1,0 +1,48 @@
+"""What cannot be made private, and why."""
+
+from __future__ import annotations
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.interfaces import Algorithm
+
+_SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
+
+
+def require_decided(config: Config) -> None:
+    """Nothing, unless mechanisms were chosen but neither a budget nor noise."""
+    privacy = config.privacy
+    if privacy.enabled:
+        return
+    chosen = [
+        k for k in _SET_BY_EPSILON if k in privacy.model_fields_set and getattr(privacy, k) not in ("none", "public")
+    ]
+    if chosen:
+        remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
+        raise InputError(f"privacy.{chosen[0]}", "needs a budget or noise to be private", "neither", remedy)
+    if config.run.reproducible_noise:
+        raise InputError("run.reproducible_noise", "is for private runs", True, "Give privacy.epsilon.")
+
+
+def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
+    """Nothing, if every number that this method's messages carry has a price; otherwise the reason."""
+    name, federation = algorithm.name, config.federation
+    remedy = "Use mmd_fedavg or fedavg, or train without privacy."
+    if name == "centralized":
+        raise InputError("federation.method", "must have data holders to be private", name, remedy)
+    if algorithm.measures:
+        rule = f"must send nothing without noise, and {name} sends local figures ({', '.join(algorithm.measures)})"
+        raise InputError("federation.method", rule, name, remedy)
+    if config.privacy.evaluation != "none" and task != "binary":
+        rule = "must be none for regression: it counts decisions"
+        raise InputError("privacy.evaluation", rule, config.privacy.evaluation)
+    if not algorithm.per_example:
+        rule = "must have a loss for each record by itself, and its penalty couples the records of a minibatch"
+        raise InputError("federation.method", rule, name, remedy)
+    if federation.drift_correction != "none" and config.privacy.updates == "dp_sgd":
+        rule = "must be none with DP-SGD: it makes one record's gradient depend on the client's other records"
+        remedy = "Use few local steps and a smaller learning rate instead."
+        raise InputError("federation.drift_correction", rule, federation.drift_correction, remedy)
+    if federation.optimizer == "scaffold":
+        rule = "must not be scaffold: control variates are a second message of every client, and have no price"
+        raise InputError("federation.optimizer", rule, "scaffold", "Use fedavg, fedprox, fedadam or fedavgm.")

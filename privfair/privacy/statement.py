@@ -1,0 +1,212 @@
+"""The privacy statement of a run, from the ledger's rows: what was released, its cost, what is not covered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+from accountant.accountant import Accountant
+from accountant.bounds import Method
+from accountant.errors import InputError
+from accountant.neighbouring import Adjacency
+from accountant.spending import Spend, attribute_of
+from privfair.aggregation import SINGLE_KEY_WARNING
+from privfair.config import Config
+from privfair.privacy.books import Books
+from privfair.privacy.by_pld import pld_or_rdp
+from privfair.privacy.planning import Planner
+from privfair.terms import Terms
+
+MOST_PLD = 16  # so many PLD bounds are computed for one table; beyond, RDP
+
+
+def statement(config: Config, terms: Terms, books: Books, planner: Planner) -> dict[str, Any]:
+    """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so."""
+    spends = [spend for _, spend in books.ledger.spends(run=books.run)]
+    accountant = account(spends, planner.adjacency)
+    claim = terms.claim
+    if claim is None:
+        raise InputError("terms", "must have a claim in a private run", None)
+    delta = config.privacy.delta
+    silent = terms.sharing is not None and not terms.sharing.quotas.any()
+    if (claim.two_phases or silent) and math.isfinite(claim.pld):
+        epsilon = {"rdp": claim.rdp, "pld": claim.pld}  # what was released depends on the counts; the bound does not
+    else:  # the plan was fixed beforehand, so what was really released can be counted
+        epsilon = {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld_or_rdp(partial(accountant.epsilon, delta))}
+    unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
+    head = books.ledger.head()
+    return {
+        "private": not unbounded,
+        "claim": _claim(books, unbounded),
+        "epsilon": {name: _number(value) for name, value in epsilon.items()},
+        "delta": delta,
+        "adjacency": str(planner.adjacency),
+        "neighbours": _neighbours(planner.adjacency),
+        "unit": "record",
+        "target": {"epsilon": config.privacy.epsilon, "method": config.privacy.target_method},
+        "plan": "two phases" if claim.two_phases else "one phase",
+        "unbounded": unbounded,
+        "by_client": _table(accountant.by_client(delta), lambda name, m: accountant.epsilon(delta, m, client=name)),
+        "by_group": _table(accountant.by_group(delta), lambda name, m: accountant.epsilon(delta, m, group=name)),
+        "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
+        "by_round": {str(k): _number(v) for k, v in accountant.by_round(delta, "rdp").items()},
+        "change_of_group": _changes(accountant, delta),
+        "noise": noise(terms),
+        "objective": objective(config, terms),
+        "assumptions": _assumptions(planner, claim.two_phases),
+        "not_covered": _not_covered(config, books, planner),
+        "ledger": {
+            "url": books.ledger.url,
+            "id": books.ledger.ledger_id,
+            "dataset": books.dataset,
+            "run": books.run,
+            "rows": len(spends),
+            "head": {"sequence": head.sequence, "hash": head.hash},
+        },
+    }
+
+
+def account(spends: Sequence[Spend], adjacency: Adjacency) -> Accountant:
+    """An accountant with every row of the run."""
+    accountant = Accountant(adjacency)
+    for s in spends:
+        accountant.compose(s.event, s.count, client=s.client, group=s.group, channel=s.channel, round=s.round)
+    return accountant
+
+
+def noise(terms: Terms) -> dict[str, Any]:
+    """The noise of every channel, with sampling rates."""
+    found: dict[str, Any] = {}
+    if terms.counting is not None:
+        found["counts"] = {"mechanism": terms.counting.kind, "scale": terms.counting.scale, "unit": "records"}
+    if terms.sharing is not None:
+        s = terms.sharing
+        rates = None if s.rates is None else sorted({float(r) for r in s.rates[s.quotas > 0]})
+        found["predictions"] = {
+            "mechanism": s.noise.kind,
+            "scale": s.noise.scale,
+            "unit": "score",
+            "grid_step": s.noise.step,
+            "scores_per_round": int(s.quotas.sum()),
+            "sampling_rate": None if not rates else {"least": rates[0], "most": rates[-1]},
+        }
+    if terms.updates is not None:
+        u = terms.updates
+        found["updates"] = {
+            "mechanism": "gaussian (DP-SGD, Opacus)",
+            "noise_multiplier": u.noise_multiplier,
+            "max_grad_norm": u.max_grad_norm,
+            "sampling_rate": u.sampling_rate,
+            "steps_per_round": u.steps,
+        }
+    if terms.evaluation is not None:
+        found["evaluation"] = {"mechanism": terms.evaluation.kind, "scale": terms.evaluation.scale, "unit": "records"}
+    return found
+
+
+def objective(config: Config, terms: Terms) -> str:
+    """The penalty that is really followed, in words."""
+    fairness = config.fairness
+    if config.federation.method != "mmd_fedavg":
+        return "the task loss alone"
+    name = f"{fairness.strength:g} × MMD² of {fairness.notion.replace('_', ' ')} under the kernel {fairness.kernel}"
+    if terms.sharing is None:
+        return f"task loss + {name}"
+    s = terms.sharing
+    what = f"{s.noise.kind} noise of scale {s.noise.scale:.4g}"
+    if s.correction == "deconvolve":
+        return f"task loss + {name}: the kernel that meets noisy scores is deconvolved, so this is the objective itself"
+    return f"task loss + {name} convolved with {what} (Proposition 5.2): a smoother penalty than the plain kernel's"
+
+
+def _unbounded(spend: Spend) -> bool:
+    return spend.event.kind == "not-private"
+
+
+def _claim(books: Books, unbounded: Sequence[str]) -> str:
+    if unbounded:
+        return f"No ε: {', '.join(unbounded)} left the clients without noise."
+    if books.seeded:
+        return "No ε towards anyone who knows the seed: noise and sampling were seeded (run.reproducible_noise)."
+    return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
+
+
+def _neighbours(adjacency: Adjacency) -> str:
+    if adjacency is Adjacency.ADD_OR_REMOVE:
+        return "one record added at or removed from one client"
+    return "one record replaced by another of the same group and conditioning sets, at one client; counts are public"
+
+
+def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> dict[str, dict[str, Any]]:
+    """ε by RDP and PLD of every client, group or channel."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, value in by_rdp.items():
+        exact = math.isfinite(value) and len(by_rdp) <= MOST_PLD
+        pld = pld_or_rdp(partial(by_pld, name)) if exact else None
+        rows[name] = {"rdp": _number(value), "pld": None if pld is None else _number(pld)}
+    return rows
+
+
+def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
+    """ε between datasets in which one person's sensitive attribute is another, for the dearest change; by attribute."""
+    if accountant.neighbouring.adjacency is not Adjacency.ADD_OR_REMOVE:
+        return {}
+    groups = {r.group for r in accountant.releases if r.group}
+    clients = {r.client for r in accountant.releases if r.client}
+    worst: dict[str, float] = {}
+    for client in sorted(clients):
+        for old, new in permutations(sorted(groups), 2):
+            attribute = attribute_of(old)
+            if attribute == attribute_of(new) and old < new:
+                found = accountant.spent_on_changing_group(client, old, new, delta).epsilon
+                worst[attribute] = max(worst.get(attribute, 0.0), found)
+    return {attribute: _number(value) for attribute, value in worst.items()}
+
+
+def _assumptions(planner: Planner, two_phases: bool) -> list[str]:
+    found = [
+        "One record per person: clients compose in parallel, and the run's ε is the worst client's.",
+        "The schema (groups, labels, categories, ranges) is public, and the train/test split is decided per record.",
+    ]
+    if planner.adjacency is Adjacency.REPLACE_ONE:
+        found.append("The owner declared the counts of all groups public.")
+    if two_phases:
+        found.append(
+            "Rates and steps follow from released counts by a public rule. Counts cost a fixed ε, the rest at most "
+            "what is left whatever the counts say: adaptive composition. Figures by client, group and channel are "
+            "those of the plan that the released counts led to."
+        )
+    return found
+
+
+def _not_covered(config: Config, books: Books, planner: Planner) -> list[str]:
+    found = []
+    if books.seeded:
+        found.append("Seeded noise: whoever knows run.seed can take it off.")
+    if config.privacy.counts == "public":
+        found.append("Counts of groups at every client: declared public.")
+    if not books.budgeted:
+        found.append("Exact accuracy and unfairness, in history.csv and metrics.json: figures of a simulation.")
+    found += [
+        "Hyper-parameters chosen by looking at this data in other runs.",
+        "Time: how long a client takes to answer.",
+        "Facts about a client as a whole: the server sees its noisy scores and counts.",
+        "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
+        "(not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: integer noise."
+        if not books.seeded
+        else "Noise of updates: Gaussian in floating point.",
+    ]
+    if config.scheme == "plain":
+        found.append("Updates are not encrypted: the server sees each client's noisy update.")
+    else:
+        found.append(f"Encryption ({config.scheme}). {SINGLE_KEY_WARNING}")
+    if not books.ledger.dataset(books.dataset).fingerprint:
+        found.append(f"The ledger knows the data by the name {books.dataset!r} only, not by a fingerprint.")
+    return found
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,92 @@
+"""The model as those who may see it hold it: sums of contributions in, the server's step taken, parameters out.
+
+Without encryption the server has one and sends its parameters. With encryption every client has one and the server
+none: it adds ciphertexts, every client opens the sum and takes the same deterministic step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accountant.errors import InputError
+from privfair.aggregation import ClientAggregator
+from privfair.arrays import FloatArray
+from privfair.interfaces import FederatedOptimizer, Memory
+from privfair.messages import Model, Parameters
+
+
+class Replica:
+    """Parameters, what the federated optimiser remembers, and how many sums went in."""
+
+    def __init__(
+        self,
+        parameters: FloatArray,
+        optimizer: FederatedOptimizer,
+        aggregator: ClientAggregator,
+        *,
+        snapshots: bool = False,
+    ) -> None:
+        """The initial model. `snapshots`: contributions carry the change at a moment within the round as well."""
+        self.round = 0
+        self.parameters = parameters
+        self.memory: Memory = optimizer.start(parameters)
+        self.snapshot = parameters
+        self.aggregator = aggregator
+        self._optimizer = optimizer
+        self._snapshots = snapshots
+
+    @property
+    def contribution_size(self) -> int:
+        """How many numbers a contribution has."""
+        return self.parameters.size * (1 + self._optimizer.uses_control + self._snapshots)
+
+    def message(self) -> Parameters:
+        """The model as the server sends it where it may see it."""
+        control = self.memory["control"] if self._optimizer.uses_control else None
+        return Parameters(self.parameters, control, self.snapshot if self._snapshots else None)
+
+    def at(self, model: Model) -> Parameters:
+        """What a message means; a new sum is opened and its step taken."""
+        if isinstance(model, Parameters):
+            return model
+        if model.round == self.round + 1:
+            self.advance(model.total)
+        if model.round != self.round:
+            raise InputError("model", f"must be of round {self.round} or the next", model.round)
+        return self.message()
+
+    def advance(self, total: bytes) -> None:
+        """Take the step of one opened sum; if it cannot be opened or is not finite, nothing changes."""
+        opened = self.aggregator.open(total)
+        if opened.size != self.contribution_size:
+            raise InputError("sum of updates", f"must have {self.contribution_size} values", opened.size)
+        if not np.all(np.isfinite(opened)):
+            raise InputError("sum of updates", "must be finite", "nan or inf", "Try a smaller learning rate.")
+        parts = np.split(opened.astype(self.parameters.dtype), self.contribution_size // self.parameters.size)
+        control = parts[1] if self._optimizer.uses_control else None
+        stepped, memory = self._optimizer.step(self.parameters, parts[0], control, self.memory)
+        if self._snapshots:
+            self.snapshot = self.parameters + parts[-1]
+        self.parameters, self.memory, self.round = stepped, memory, self.round + 1
+
+    def contribution(
+        self, delta: FloatArray, control: FloatArray | None, snapshot: FloatArray | None, weight: float
+    ) -> bytes:
+        """A client's change, with what else the method averages, weighted and encoded."""
+        parts = [delta, *(p for p in (control, snapshot) if p is not None)]
+        return self.aggregator.contribute(np.concatenate(parts), weight)
+
+    def state(self) -> dict[str, FloatArray]:
+        """All of it, for a checkpoint."""
+        return {
+            "round": np.array([self.round]),
+            "parameters": self.parameters,
+            "snapshot": self.snapshot,
+            **{f"memory.{name}": values for name, values in self.memory.items()},
+        }
+
+    def restore(self, state: Memory) -> None:
+        """Take `state` back."""
+        self.round = int(state["round"][0])
+        self.parameters, self.snapshot = state["parameters"], state["snapshot"]
+        self.memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}

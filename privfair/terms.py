@@ -1,0 +1,130 @@
+"""What is settled before the first round: how many records take part, and on which terms they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.arrays import FloatArray
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.messages import LocalWork, PrivateWork
+
+KernelCorrection = Literal["none", "deconvolve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """How scores are shared privately. Without rates (public counts) exactly `quotas` records are drawn."""
+
+    noise: ScoreNoise
+    quotas: NDArray[np.int64]  # (clients, cells); 0: left out
+    rates: FloatArray | None  # (clients, cells)
+    correction: KernelCorrection = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateUpdates:
+    """How every client runs DP-SGD."""
+
+    steps: int
+    sampling_rate: float
+    noise_multiplier: float
+    max_grad_norm: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The ε of a plan, by method, at δ: bounds that were fixed before anything was released."""
+
+    rdp: float
+    pld: float
+    delta: float
+    two_phases: bool = False  # rates and steps were planned from released counts
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Counts as they were released (exact without privacy), and what was planned from them by public rules."""
+
+    records: NDArray[np.int64]  # per client; 0 for one that takes no part
+    cells: NDArray[np.int64]  # (clients, cells); noisy ones may be negative
+    least: int = 0  # no cell is taken to be smaller than this
+    sharing: Sharing | None = None
+    updates: PrivateUpdates | None = None
+    counting: CountNoise | None = None  # the noise that the counts have
+    evaluation: CountNoise | None = None  # the noise of the final report
+    claim: Claim | None = None  # None: no privacy
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """ν_k: each client's share of all records."""
+        shares: FloatArray = self.records / self.records.sum()
+        return shares
+
+    @cached_property
+    def cell_totals(self) -> FloatArray:
+        """Records of each cell over all clients: noisy counts are summed first, then floored; never each by itself."""
+        totals: FloatArray = np.maximum(self.cells.sum(axis=0), self.least).astype(float)
+        return totals
+
+    def work(self, client: int, local: LocalWork) -> LocalWork | PrivateWork:
+        """What a client does in a round: as planned, or the same by DP-SGD."""
+        if self.updates is None:
+            return local
+        u = self.updates
+        return PrivateWork(
+            steps=u.steps,
+            sampling_rate=u.sampling_rate,
+            noise_multiplier=u.noise_multiplier,
+            max_grad_norm=u.max_grad_norm,
+            divisor=u.sampling_rate * float(self.records[client]),
+            learning_rate=local.learning_rate,
+            proximal=local.proximal,
+            optimizer=local.optimizer,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes the same terms."""
+        return {
+            "records": self.records.tolist(),
+            "cells": self.cells.tolist(),
+            "least": self.least,
+            "sharing": self.sharing
+            and {
+                "noise": asdict(self.sharing.noise),
+                "quotas": self.sharing.quotas.tolist(),
+                "rates": None if self.sharing.rates is None else self.sharing.rates.tolist(),
+                "correction": self.sharing.correction,
+            },
+            "updates": self.updates and asdict(self.updates),
+            "counting": self.counting and asdict(self.counting),
+            "evaluation": self.evaluation and asdict(self.evaluation),
+            "claim": self.claim and asdict(self.claim),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Terms:
+        """The terms that `to_json` described."""
+        sharing, updates, claim = data["sharing"], data["updates"], data["claim"]
+        return Terms(
+            records=np.array(data["records"], dtype=np.int64),
+            cells=np.array(data["cells"], dtype=np.int64),
+            least=data["least"],
+            sharing=sharing
+            and Sharing(
+                noise=ScoreNoise(**sharing["noise"]),
+                quotas=np.array(sharing["quotas"], dtype=np.int64),
+                rates=None if sharing["rates"] is None else np.array(sharing["rates"], dtype=np.float64),
+                correction=sharing["correction"],
+            ),
+            updates=updates and PrivateUpdates(**updates),
+            counting=data["counting"] and CountNoise(**data["counting"]),
+            evaluation=data["evaluation"] and CountNoise(**data["evaluation"]),
+            claim=claim and Claim(**claim),
+        )

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import io
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privfair.aggregation import Ciphertext, Damaged, Header, frame, read_frame
+
+HEADER = Header("bfv", "ab" * 16, 5000, 2, additions=3, weight=0.5, encoding="cd" * 8)
+WHOLE = Ciphertext(HEADER, (b"first chunk", b"second"))
+
+
+def test_bytes_there_and_back():
+    assert Ciphertext.from_bytes(WHOLE.to_bytes()) == WHOLE
+    assert (WHOLE.length, WHOLE.scheme, WHOLE.key_id, WHOLE.additions) == (5000, "bfv", "ab" * 16, 3)
+
+
+def test_every_truncation_is_named():
+    data = WHOLE.to_bytes()
+    for end in range(len(data)):
+        with pytest.raises(Damaged, match="reply of Ann must"):
+            Ciphertext.from_bytes(data[:end], "reply of Ann")
+
+
+def test_every_flipped_byte_is_named():
+    data = WHOLE.to_bytes()
+    for i in range(len(data)):
+        with pytest.raises(Damaged):
+            Ciphertext.from_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_named(data):
+    with pytest.raises(Damaged):
+        Ciphertext.from_bytes(data)
+    with pytest.raises(Damaged):
+        Ciphertext.from_bytes(HEADER.to_bytes() + data)
+
+
+def test_texts():
+    data = WHOLE.to_bytes()
+    with pytest.raises(Damaged, match=r"must be whole; found 'cut short in chunk 2 of 2'\. Send it again\."):
+        Ciphertext.from_bytes(data[:-1])
+    with pytest.raises(Damaged, match="must start like an encrypted vector of privfair; found 'nothing'"):
+        Ciphertext.from_bytes(b"")
+    with pytest.raises(Damaged, match="must end after its last chunk"):
+        Ciphertext.from_bytes(data + b"x")
+    with pytest.raises(Damaged, match="must be bytes; found 'NoneType'"):
+        Ciphertext.from_bytes(None)  # type: ignore[arg-type]
+
+
+def test_chunks_cannot_change_places():
+    data = WHOLE.to_bytes()
+    head = len(HEADER.to_bytes())
+    first, second = data[head : head + 20 + 11], data[head + 20 + 11 :]
+    assert data == data[:head] + first + second
+    with pytest.raises(Damaged, match="wrong checksum in chunk 1 of 2"):
+        Ciphertext.from_bytes(data[:head] + second + first)
+
+
+def test_a_message_is_written_and_read_chunk_by_chunk():
+    made = []
+
+    def chunks():
+        for chunk in WHOLE.chunks:
+            made.append(chunk)
+            yield chunk
+
+    pieces = frame(HEADER, chunks())
+    assert next(pieces) == HEADER.to_bytes()
+    assert made == []
+    stream = io.BytesIO(HEADER.to_bytes() + b"".join(pieces))
+    header, read = read_frame(stream)
+    assert header == HEADER
+    before = stream.tell()
+    assert next(read) == WHOLE.chunks[0]
+    assert before < stream.tell() < len(WHOLE.to_bytes())
+
+
+def test_the_error_survives_a_worker_process():
+    error = Damaged("reply of Ann", "must be whole", "cut", "Send it again.")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is Damaged
+    assert str(again) == str(error)
