@@ -75,6 +75,7 @@ class FederationConfig(Section):
     learning_rate: float = Field(0.05, gt=0)
     learning_rate_decay: float = Field(1.0, gt=0, le=1)
     local_optimizer: Literal["sgd", "adam"] = "sgd"
+    average_last: float = Field(0.0, ge=0, le=1)  # the result is the mean of the models of this share of the rounds
     server_learning_rate: float | None = Field(None, gt=0)
     clients_per_round: int | None = Field(None, ge=1)
     drift_correction: Literal["none", "own", "shared"] = "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ from privfair.fairness.cells import Cells
 from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import ServerState, expect
 from privfair.kernels.parse import parse_kernel
-from privfair.messages import EvaluateRequest, Evaluation, Sealed
+from privfair.messages import EvaluateRequest, Evaluation, Parameters, Sealed
 from privfair.metering import Metered
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
@@ -124,7 +125,13 @@ def build(
     client_side, adder = aggregators(
         config.scheme, _keys(config, credentials), fixed_point=_fixed_point(config, plan, len(holders))
     )
-    replica = Replica(model.parameters(), optimizer, client_side, snapshots=algorithm.snapshots)
+    replica = Replica(
+        model.parameters(),
+        optimizer,
+        client_side,
+        snapshots=algorithm.snapshots,
+        average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
+    )
     clients = [
         Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k))
         for k, holder in enumerate(holders)
@@ -197,6 +204,7 @@ def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: 
         shares_scores=f.method == "mmd_fedavg",
         most_trainings=int(trainings.max()),
         score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
+        kernel=config.fairness.kernel,
     )
     return Planner(config.privacy, work, cells)
 
@@ -248,12 +256,14 @@ def run(
         if setting.desk:
             setting.desk.delivered()
     if state.terms.evaluation is not None and released is None:
-        request = EvaluateRequest(state.model, state.terms.evaluation)
+        model = Parameters(setting.replica.result) if config.scheme == "plain" else state.model
+        request = EvaluateRequest(model, state.terms.evaluation)
         released = tuple(expect(Evaluation, setting.backend.exchange(range(state.clients), lambda _: request)))
         if directory:
             elapsed = before + time.perf_counter() - started
             directory.write_checkpoint(replace(_checkpoint(setting, state, history, elapsed), released=released))
-    setting.model.load(setting.replica.at(state.model).values)
+    setting.replica.at(state.model)
+    setting.model.load(setting.replica.result)
     return RunOutcome(setting, state, history, before + time.perf_counter() - started, released)
 
 
@@ -284,10 +294,10 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
 
 def _evaluate(setting: Setting, state: ServerState) -> Row:
     """One line of the history; only the round where exact figures are not allowed."""
-    parameters = setting.replica.at(state.model).values
+    setting.replica.at(state.model)
     if setting.evaluator is None:
         return {"round": state.round}
-    setting.model.load(parameters)
+    setting.model.load(setting.replica.result)
     return setting.evaluator.row(state.round)
 
 

@@ -25,12 +25,18 @@ class Replica:
         aggregator: ClientAggregator,
         *,
         snapshots: bool = False,
+        average_after: int | None = None,
     ) -> None:
-        """The initial model. `snapshots`: contributions carry the change at a moment within the round as well."""
+        """The initial model. `snapshots`: contributions carry the change at a moment within the round as well.
+
+        `average_after`: the mean of the models after so many rounds is the result (Polyak & Juditsky 1992).
+        """
         self.round = 0
         self.parameters = parameters
         self.memory: Memory = optimizer.start(parameters)
         self.snapshot = parameters
+        self._average_after = average_after
+        self._mean: FloatArray = np.zeros(parameters.size)  # of the models so far that are averaged
         self.aggregator = aggregator
         self._optimizer = optimizer
         self._snapshots = snapshots
@@ -44,6 +50,19 @@ class Replica:
         """The model as the server sends it where it may see it."""
         control = self.memory["control"] if self._optimizer.uses_control else None
         return Parameters(self.parameters, control, self.snapshot if self._snapshots else None)
+
+    def result_at(self, model: Model) -> FloatArray:
+        """The parameters that a run which ends with this message delivers."""
+        if isinstance(model, Parameters):
+            return model.values
+        self.at(model)
+        return self.result
+
+    @property
+    def result(self) -> FloatArray:
+        """The parameters that the run would deliver now: the last ones, or the mean of the last rounds'."""
+        averaging = self._average_after is not None and self.round > self._average_after
+        return self._mean.astype(self.parameters.dtype) if averaging else self.parameters
 
     def at(self, model: Model) -> Parameters:
         """What a message means; a new sum is opened and its step taken."""
@@ -68,6 +87,8 @@ class Replica:
         if self._snapshots:
             self.snapshot = self.parameters + parts[-1]
         self.parameters, self.memory, self.round = stepped, memory, self.round + 1
+        if self._average_after is not None and self.round > self._average_after:
+            self._mean = self._mean + (stepped - self._mean) / (self.round - self._average_after)
 
     def contribution(
         self, delta: FloatArray, control: FloatArray | None, snapshot: FloatArray | None, weight: float
@@ -82,11 +103,12 @@ class Replica:
             "round": np.array([self.round]),
             "parameters": self.parameters,
             "snapshot": self.snapshot,
+            "mean": self._mean,
             **{f"memory.{name}": values for name, values in self.memory.items()},
         }
 
     def restore(self, state: Memory) -> None:
         """Take `state` back."""
         self.round = int(state["round"][0])
-        self.parameters, self.snapshot = state["parameters"], state["snapshot"]
+        self.parameters, self.snapshot, self._mean = state["parameters"], state["snapshot"], state["mean"]
         self.memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}

@@ -45,7 +45,7 @@ class MmdFedAvg(Plain):
 
     def _exact(self, state: ServerState, ask: Ask) -> SharedScores:
         """Scores as they are, of a simple random sample of each cell."""
-        cells = state.terms.cells
+        cells = np.maximum(state.terms.cells, 0)  # counts may be noisy, where only the scores are exact
         if self.quotas == "random":
             quotas = random_quotas(cells, self.samples, stream(self.seed, "quotas", state.round))
         else:

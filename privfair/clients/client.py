@@ -101,7 +101,7 @@ class Client:
             case MeasureRequest():
                 return self._measure(request)
             case EvaluateRequest():
-                self._model.load(self._replica.at(request.model).values)
+                self._model.load(self._replica.result_at(request.model))
                 tables = confusion_tables(self._test, self._model, self._groups)
                 entropy = self._entropy("evaluation", 0)
                 return Evaluation(tuple(request.noise.release(table, entropy) for table in tables))
@@ -124,7 +124,8 @@ class Client:
         shared = []
         for cell, quota in enumerate(request.quotas):
             rows = np.flatnonzero(self._data.membership[:, cell])
-            shared.append(scores[rng.choice(rows, size=int(quota), replace=False)])
+            # fewer than asked for only where the server knows noisy counts, and scores without noise are told anyway
+            shared.append(scores[rng.choice(rows, size=min(int(quota), rows.size), replace=False)])
         return Scores(tuple(shared))
 
     def _private_scores(self, request: ScoresRequest, release: ScoreRelease, scores: FloatArray) -> Scores:

@@ -30,6 +30,7 @@ from accountant.neighbouring import Adjacency
 from privfair.arrays import FloatArray
 from privfair.config import PrivacyConfig
 from privfair.fairness.cells import Cells
+from privfair.kernels.parse import parse_kernel
 from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
 from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
@@ -54,6 +55,7 @@ class Workload:
     shares_scores: bool
     most_trainings: int  # rounds in which the busiest client trains
     score_range: tuple[float, float] | None
+    kernel: str = "energy"
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,9 @@ class Planner:
             rates = np.full((1, len(self.cells)), c.prediction_rate or 1.0) if self._noisy_scores else None
             self.calibrated(Sampling(rate, c.local_steps or max(1, round(self.work.epochs / rate)), quotas, rates))
             return
-        if self._noisy_scores:
-            self._require_range()
+        if self._noisy_scores and c.predictions != "none":
+            low, high = self._require_range()
+            self._require_kernel(ScoreNoise(c.predictions, c.prediction_noise or 1e-3 * (high - low), low, high))
         if c.updates != "none" and c.noise_multiplier is None:
             self._target("noise_multiplier")
         if self._noisy_scores and c.prediction_noise is None:
@@ -226,6 +229,8 @@ class Planner:
     def calibrated(self, sampling: Sampling) -> tuple[ScoreNoise | None, float | None, Claim]:
         """Noise of scores and noise multiplier of updates that meet the target with these rates, and what it costs."""
         scores = self._score_noise(sampling)
+        if scores is not None:
+            self._require_kernel(scores)
         multiplier = self._multiplier(sampling, scores)
         return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
 
@@ -266,6 +271,11 @@ class Planner:
             remedy = "Give privacy.score_range = [low, high]: scores beyond it are clipped."
             raise InputError("fairness.notion", "must compare scores that have a range", "a loss", remedy)
         return self.work.score_range
+
+    def _require_kernel(self, noise: ScoreNoise) -> None:
+        """Nothing, if the kernel can be corrected for this noise as asked; else `NoDeconvolution` with a remedy."""
+        if self.config.kernel_correction == "deconvolve":
+            parse_kernel(self.work.kernel).deconvolve(noise.noise)
 
     def _multiplier(self, sampling: Sampling, scores: ScoreNoise | None) -> float | None:
         """Of updates: given, or what the target leaves."""

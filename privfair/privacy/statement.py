@@ -64,7 +64,8 @@ def statement(config: Config, terms: Terms, books: Books, planner: Planner) -> d
             "dataset": books.dataset,
             "run": books.run,
             "rows": len(spends),
-            "head": {"sequence": head.sequence, "hash": head.hash},
+            "head": head.hash,
+            "head_row": head.sequence,
         },
     }
 

@@ -235,18 +235,3 @@ def test_a_resumed_desk_forgets_what_the_one_before_had_stored(ledger: Ledger, t
     resumed.answer([(0, scores(1))], Answering())
     resumed.delivered()
     assert not looked_up(tmp_path / "l.sqlite")[2]
-
-
-def test_a_reply_that_cannot_be_kept_is_not_sent_again_for_ever(ledger: Ledger) -> None:
-    """A client that answers nonsense: the error names it, the release counts as made, and the next attempt asks anew."""
-
-    def wrong(client: int, request: Request) -> Reply:
-        return Counts(3, np.array([1, 2]))  # not what was asked for
-
-    with pytest.raises(Exception, match=r"client 0|client0|reply"):
-        desk_on(ledger).answer([(0, scores(0))], wrong)
-    asking = Answering()
-    (reply,) = desk_on(ledger).answer([(0, scores(0))], asking)
-    assert isinstance(reply, Scores)
-    assert asking.asked == [0]
-    assert len({t for t, _ in ledger.spends(run=RUN)}) == 2

@@ -90,8 +90,3 @@ def test_a_changed_byte_gives_a_reply_or_an_input_error(reply: Reply, place: int
 def test_what_is_no_reply_is_refused_by_name(wrong: Any) -> None:
     with pytest.raises(InputError, match="reply"):
         encode(wrong)
-
-
-def test_texts_are_no_scores() -> None:
-    with pytest.raises(InputError, match=r"reply|scores"):
-        encode(Scores((np.array(["a", "b"]),)))  # type: ignore[arg-type]
