@@ -274,6 +274,12 @@ class Ledger:
             for token, dataset, body, client, group, channel, number, repeats in rows
         ]
 
+    def runs(self, dataset: str) -> list[str]:
+        """The names of all runs that released something from a dataset."""
+        with self._storage.reading() as connection:
+            rows = fetch(connection, "SELECT DISTINCT run FROM ledger WHERE kind = ? AND dataset = ?", SPEND, dataset)
+        return sorted(run for (run,) in rows if run)
+
     def rebuild_totals(self) -> None:
         """Derive the cached totals of every budgeted dataset from the rows again."""
         with self._storage.writing() as connection:

@@ -20,10 +20,30 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 
 from accountant.errors import InputError, LedgerBroken
 
+LEDGER_VARIABLE = "PRIVFAIR_LEDGER"
 DEFAULT_LEDGER = "sqlite:///privfair-ledger.sqlite"
 BUSY_SECONDS = 60
 # Any fixed number; taken while the tables are created, when there is no head row to lock yet.
 _CREATION_LOCK = 0x6C6564676572
+
+
+def ledger_url(given: str | None) -> str:
+    """The ledger asked for: the one given, that of the environment, or the default file in this folder."""
+    return given or os.environ.get(LEDGER_VARIABLE) or DEFAULT_LEDGER
+
+
+def absolute_url(url: str) -> str:
+    """The same ledger from whatever folder: a SQLite file with its whole path."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return url
+    return str(parsed.set(database=str(Path(str(parsed.database)).resolve())))
+
+
+def exists(url: str) -> bool:
+    """Whether a ledger may be there: a SQLite file that is none yet is not."""
+    parsed = _parse(url)
+    return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
 
 
 class Storage:
@@ -33,7 +53,7 @@ class Storage:
         """Connect to `url`; without `create`, a missing SQLite file is an error instead of a new ledger."""
         parsed = _parse(url)
         self.name = parsed.render_as_string(hide_password=True)
-        if parsed.get_backend_name() == "sqlite" and not create and not Path(str(parsed.database)).exists():
+        if not create and not exists(url):
             raise InputError("ledger", "must exist", self.name, "Check the path; nothing was created.")
         try:
             # Every transaction here ends by commit or rollback; the pool need not roll back once more.
@@ -180,6 +200,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")  # a message that was discarded is not to be found in the file
 
 
 def _use_write_ahead_log(connection: Any, _record: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,9 +83,10 @@ def train(
         where = out if out is not None else resolved.run.out
         kept = None if where is None else RunDirectory.create(Path(where), resolved)
         if kept is not None:
-            kept.write_identity(setting.credentials.run, setting.credentials.keys)
+            _keep_identity(kept, setting)
     try:
-        return _finish(run(setting, kept, report, planned), kept)
+        with nullcontext() if kept is None else kept.locked():
+            return _finish(run(setting, kept, report, planned), kept)
     finally:
         if setting.books is not None:
             setting.books.ledger.close()
@@ -95,8 +97,13 @@ def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notio
     known = directory.read_identity()
     setting = build(directory.read_config(), dataset, notion, None if known is None else Credentials(*known))
     if known is None:
-        directory.write_identity(setting.credentials.run, setting.credentials.keys)
+        _keep_identity(directory, setting)
     return setting
+
+
+def _keep_identity(directory: RunDirectory, setting: Setting) -> None:
+    credentials = setting.credentials
+    directory.write_identity(credentials.run, credentials.keys, credentials.ledger_id)
 
 
 def load(path: str | Path) -> TrainedModel:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.aggregation import MODULI, FixedPoint, KeyPair, aggregators, load_client, load_server, new_keys
 from privfair.algorithms.registry import build_algorithm
 from privfair.backends.in_process import InProcess
@@ -34,13 +34,13 @@ from privfair.messages import EvaluateRequest, Evaluation, Parameters, Sealed
 from privfair.metering import Metered
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
-from privfair.privacy.books import Books, entropy_of
+from privfair.privacy.books import Books, definition, entropy_of, require_no_budget
 from privfair.privacy.desk import Desk
-from privfair.privacy.forecast import remaining_spends
+from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planning import Planner, Workload
-from privfair.privacy.refusals import require_decided, require_private
+from privfair.privacy.refusals import require_decided, require_private, require_separate
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
 from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Plan, Server, begin, run_round
@@ -56,11 +56,12 @@ class Credentials:
 
     run: str
     keys: KeyPair | None
+    ledger_id: str | None = None  # of the ledger in which it was begun
 
     @staticmethod
-    def new(config: Config) -> Credentials:
+    def new(config: Config, schema: Schema) -> Credentials:
         """For a new run."""
-        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}-{definition(config, schema)}"
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(run, new_keys(config.scheme) if own else None)
 
@@ -100,7 +101,7 @@ def build(
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    credentials = credentials or Credentials.new(config)
+    credentials = credentials or Credentials.new(config, federation.schema)
     schema, seed, f = federation.schema, config.run.seed, config.federation
     cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
     dtype = torch_type(config.run.dtype)
@@ -139,11 +140,15 @@ def build(
     keeper: Keeper = KeptByServer(replica) if config.scheme == "plain" else KeptByClients()
     books = desk = planner = None
     negotiator: Negotiator = ExactCounts()
-    if config.privacy.enabled:
+    if not config.privacy.enabled:
+        require_no_budget(config, federation)
+    else:
         require_private(config, algorithm, schema.task)
+        require_separate(cells.notion, federation)
         planner = _planner(config, plan, cells, schema, len(holders))
         planner.require_plannable()
-        books = Books.open(config, federation, credentials.run)
+        books = Books.open(config, federation, credentials.run, ledger_id=credentials.ledger_id)
+        credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
         desk = books.desk(clients, cells, schema, planner.adjacency, config)
         negotiator = PrivateCounts(planner, desk.releases_of_counts)
     check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size)
@@ -159,7 +164,9 @@ def build(
         server=Server(backend, algorithm, optimizer, plan, adder, keeper, negotiator),
         evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
         cells=cells,
-        identity=f"{federation.fingerprint()} {'; '.join(cells.names)}",
+        # A digest of the records would let anyone who knows all but one of them test the last. Data with a budget
+        # are known to the ledger, by name and keyed fingerprint.
+        identity=f"{federation.fingerprint() if exact else 'budgeted'} {'; '.join(cells.names)}",
         credentials=credentials,
         books=books,
         desk=desk,
@@ -274,10 +281,9 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     """(state, history, seconds so far, final evaluation): of a checkpoint, or of a new run."""
     checkpoint = directory.read_checkpoint() if directory else None
     if checkpoint is None:
+        _require_room(setting, None)
         state = begin(setting.server)
-        if setting.books is not None and setting.desk is not None and setting.books.budgeted:
-            rounds, plan = setting.config.federation.rounds, setting.server.plan
-            setting.books.ledger.require_room(remaining_spends(state, plan, rounds, setting.desk.prices))
+        _require_room(setting, state)
         history = [_evaluate(setting, state)]
         if directory:  # the terms are settled once
             directory.write_checkpoint(_checkpoint(setting, state, history, 0.0))
@@ -285,11 +291,33 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     if checkpoint.identity != setting.identity:
         remedy = "Resume with the data and the notion that the run was started with, or start a new run."
         raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
+    if setting.books is not None:
+        rows = len(setting.books.ledger.spends(run=setting.books.run))
+        if rows < checkpoint.ledger_rows:
+            raise Refused(
+                f"The ledger has {rows} rows of this run, and it had {checkpoint.ledger_rows} when the run was "
+                "interrupted: it was replaced by an older copy. Put the newer one back."
+            )
     setting.replica.restore(checkpoint.replica)
     setting.backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
     model = setting.replica.message() if setting.config.scheme == "plain" else Sealed(setting.replica.round, b"")
     state = ServerState(checkpoint.round, model, checkpoint.terms, checkpoint.algorithm)
     return state, list(checkpoint.history), checkpoint.seconds, checkpoint.released
+
+
+def _require_room(setting: Setting, state: ServerState | None) -> None:
+    """Nothing, if the whole run fits into its data's budget; before counts (no state yet) as far as it is known."""
+    books, desk, planner = setting.books, setting.desk, setting.planner
+    if books is None or desk is None or planner is None or not books.budgeted:
+        return
+    plan, rounds = setting.server.plan, setting.config.federation.rounds
+    if state is None:
+        terms = planner.terms_beforehand(setting.backend.clients)
+        spends = count_spends(terms, desk.prices)
+        state = ServerState(0, setting.server.keeper.first(), terms, {})
+    else:
+        spends = []
+    books.ledger.require_room([*spends, *planned_spends(state, plan, rounds, desk.prices)])
 
 
 def _evaluate(setting: Setting, state: ServerState) -> Row:
@@ -315,4 +343,5 @@ def _checkpoint(setting: Setting, state: ServerState, history: list[Row], second
         bytes_up=backend.bytes_up,
         bytes_down=backend.bytes_down,
         seconds=seconds,
+        ledger_rows=0 if setting.desk is None else setting.desk.rows,
     )

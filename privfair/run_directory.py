@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import fcntl
+import hashlib
 import io
 import json
 import shutil
@@ -16,7 +18,8 @@ from zipfile import BadZipFile
 import numpy as np
 import tomli_w
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
+from accountant.storage import absolute_url, ledger_url
 from privfair.aggregation import KeyPair, load_client, load_server
 from privfair.arrays import FloatArray
 from privfair.config import Config
@@ -42,6 +45,7 @@ class Checkpoint:
     bytes_up: int
     bytes_down: int
     seconds: float
+    ledger_rows: int = 0  # of this run, when the checkpoint was made
     released: tuple[Evaluation, ...] | None = None  # the final noisy counts: asked for once
 
 
@@ -58,6 +62,8 @@ class RunDirectory:
         tables = config.as_tables()
         if isinstance(tables["data"].get("path"), str):  # the run can be resumed from any folder
             tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
+        if config.privacy.enabled:  # and to one ledger it belongs
+            tables["run"]["ledger"] = absolute_url(ledger_url(config.run.ledger))
         try:
             if path.exists() and not (path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())):
                 raise InputError("--out", "must be a new or empty folder", str(path), "Use --resume to continue a run.")
@@ -94,24 +100,44 @@ class RunDirectory:
         with _readable(path, SafetensorError):
             return dict(load_file(path))
 
-    def write_identity(self, run: str, keys: KeyPair | None) -> None:
-        """Keep the run's name in the ledger and, where it has its own, its keys."""
+    def write_identity(self, run: str, keys: KeyPair | None, ledger_id: str | None) -> None:
+        """Keep the run's name, its ledger's, a digest of its configuration and, where it has its own, its keys."""
         if keys is not None:
             unfinished = self.path / "keys.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             keys.save(unfinished)
             unfinished.rename(self.path / "keys")
-        write_json(self.path / "run.json", {"run": run})
+        about = {"run": run, "ledger": ledger_id, "configuration": self._digest()}
+        write_json(self.path / "run.json", about)
 
-    def read_identity(self) -> tuple[str, KeyPair | None] | None:
+    def _digest(self) -> str:
+        """Of the configuration, which a private run must not change on its way."""
+        text = json.dumps(self.read_config().as_tables(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def read_identity(self) -> tuple[str, KeyPair | None, str | None] | None:
         """What `write_identity` kept; None where the run was interrupted before it."""
         path, keys = self.path / "run.json", self.path / "keys"
         if not path.is_file():
             shutil.rmtree(keys, ignore_errors=True)  # nothing was encrypted with them yet
             return None
         with _readable(path, KeyError):
-            run = str(json.loads(path.read_text(encoding="utf-8"))["run"])
-        return run, KeyPair(load_client(keys), load_server(keys)) if keys.is_dir() else None
+            about = json.loads(path.read_text(encoding="utf-8"))
+            run, ledger_id, digest = str(about["run"]), about["ledger"], about["configuration"]
+        if ledger_id is not None and digest != self._digest():
+            rule = "must be as it was when the private run was started"
+            raise InputError("config.toml", rule, "changed", "Its ε was planned for it. Start a new run.")
+        return run, KeyPair(load_client(keys), load_server(keys)) if keys.is_dir() else None, ledger_id
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While this process works on the run; another one is refused."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Refused(f"Another process is working on the run {str(self.path)!r}.") from None
+            yield
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint at once."""
@@ -124,6 +150,7 @@ class RunDirectory:
             "bytes_up": checkpoint.bytes_up,
             "bytes_down": checkpoint.bytes_down,
             "seconds": checkpoint.seconds,
+            "ledger_rows": checkpoint.ledger_rows,
             "released": checkpoint.released and [[t.tolist() for t in e.confusion] for e in checkpoint.released],
         }
         arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
@@ -158,6 +185,7 @@ class RunDirectory:
             bytes_up=about["bytes_up"],
             bytes_down=about["bytes_down"],
             seconds=about["seconds"],
+            ledger_rows=about["ledger_rows"],
             released=about["released"]
             and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
         )

@@ -37,7 +37,8 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "data": {
             "name": setting.federation.name,
             "clients": _sizes(outcome),
-            "notes": list(setting.federation.notes),
+            # notes tell exact numbers of records
+            "notes": [] if setting.evaluator is None else list(setting.federation.notes),
             "schema_inferred": schema.inferred,
         },
         "model": {
@@ -77,8 +78,16 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:
     """The statement of a private run; of another, that there is none."""
     setting = outcome.setting
-    if setting.books is not None and setting.planner is not None:
-        return statement(setting.config, outcome.state.terms, setting.books, setting.planner)
+    if setting.books is not None and setting.planner is not None and setting.desk is not None:
+        return statement(
+            setting.config,
+            outcome.state.terms,
+            setting.books,
+            setting.planner,
+            setting.federation.schema,
+            plan=setting.server.plan,
+            prices=setting.desk.prices,
+        )
     return {
         "private": False,
         "claim": "No noise, no privacy claim: scores, updates and counts leave the clients as they are.",

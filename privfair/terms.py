@@ -58,6 +58,7 @@ class Terms:
     sharing: Sharing | None = None
     updates: PrivateUpdates | None = None
     counting: CountNoise | None = None  # the noise that the counts have
+    count_releases: int = 1  # how often they were released; more than once after a crash that lost them
     evaluation: CountNoise | None = None  # the noise of the final report
     claim: Claim | None = None  # None: no privacy
 
@@ -104,6 +105,7 @@ class Terms:
             },
             "updates": self.updates and asdict(self.updates),
             "counting": self.counting and asdict(self.counting),
+            "count_releases": self.count_releases,
             "evaluation": self.evaluation and asdict(self.evaluation),
             "claim": self.claim and asdict(self.claim),
         }
@@ -125,6 +127,7 @@ class Terms:
             ),
             updates=updates and PrivateUpdates(**updates),
             counting=data["counting"] and CountNoise(**data["counting"]),
+            count_releases=data["count_releases"],
             evaluation=data["evaluation"] and CountNoise(**data["evaluation"]),
             claim=claim and Claim(**claim),
         )

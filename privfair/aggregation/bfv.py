@@ -9,14 +9,13 @@ the protocol; BFV has no protection against one that sends forged ciphertexts an
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from privfair.aggregation import seal
-from privfair.aggregation.base import ClientKeys, ServerKeys, Vector
+from privfair.aggregation.base import ClientKeys, Vector
 from privfair.aggregation.errors import TooNoisy
 from privfair.aggregation.quantiser import BFV_MODULUS
+from privfair.aggregation.seal_server import SealServer
 
 PARAMETERS = seal.Parameters("bfv", 4096, (54, 55), plain_modulus=BFV_MODULUS)
 LEAST_BUDGET = 2  # bits
@@ -54,22 +53,7 @@ class BfvClient(_Bfv, ClientKeys):
         return np.array(seal.decrypt(vector)[:count], dtype=np.int64)
 
 
-class BfvServer(_Bfv, ServerKeys):
+class BfvServer(_Bfv, SealServer):
     """Adds ciphertexts; holds the public context only."""
 
-    def __init__(self, content: bytes, key_id: str) -> None:
-        """Take the public context."""
-        super().__init__(key_id)
-        self.context = seal.load_context(content, PARAMETERS, secret=False)
-
-    def load_chunk(self, chunk: bytes, count: int, name: str) -> Any:
-        """The ciphertext."""
-        return seal.load(self.context, PARAMETERS, chunk, self.slots, name)
-
-    def add_chunk(self, left: Any, right: Any) -> Any:
-        """The sum, in the place of the left one."""
-        return seal.add(left, right)
-
-    def dump_chunk(self, loaded: Any) -> bytes:
-        """The ciphertext's bytes."""
-        return seal.dump(loaded)
+    parameters = PARAMETERS

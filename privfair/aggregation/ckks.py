@@ -23,16 +23,15 @@ no room for the unit, the flooding and the sum together.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from privfair.aggregation import seal
-from privfair.aggregation.base import ClientKeys, ServerKeys, Vector
+from privfair.aggregation.base import ClientKeys, Vector
 from privfair.aggregation.errors import TooNoisy
 from privfair.aggregation.flooding import SIGMA, flood
 from privfair.aggregation.quantiser import CKKS_MODULUS
+from privfair.aggregation.seal_server import SealServer
 
 PARAMETERS = seal.Parameters("ckks", 8192, (45, 45, 46), scale=2.0**84)
 UNIT = 2.0**-44
@@ -79,22 +78,7 @@ class CkksClient(_Ckks, ClientKeys):
         return nearest.astype(np.int64)
 
 
-class CkksServer(_Ckks, ServerKeys):
+class CkksServer(_Ckks, SealServer):
     """Adds ciphertexts; holds the public context only."""
 
-    def __init__(self, content: bytes, key_id: str) -> None:
-        """Take the public context."""
-        super().__init__(key_id)
-        self.context = seal.load_context(content, PARAMETERS, secret=False)
-
-    def load_chunk(self, chunk: bytes, count: int, name: str) -> Any:
-        """The ciphertext."""
-        return seal.load(self.context, PARAMETERS, chunk, self.slots, name)
-
-    def add_chunk(self, left: Any, right: Any) -> Any:
-        """The sum, in the place of the left one."""
-        return seal.add(left, right)
-
-    def dump_chunk(self, loaded: Any) -> bytes:
-        """The ciphertext's bytes."""
-        return seal.dump(loaded)
+    parameters = PARAMETERS

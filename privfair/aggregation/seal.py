@@ -5,6 +5,7 @@ Speed: vectors are made with TenSEAL's native class where its Python class would
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,6 +37,7 @@ class Parameters:
     coefficient_bits: tuple[int, ...]  # the last one is used up by encryption
     plain_modulus: int = 0  # BFV
     scale: float = 0.0  # CKKS
+    padded_to: int = 2048  # bytes; see `_padded`
 
     def __post_init__(self) -> None:
         """Refuse parameters below 128 bits of security."""
@@ -106,18 +108,18 @@ def encrypt(context: Any, parameters: Parameters, values: list[Any]) -> bytes:
         content: bytes = tenseal._ts_cpp.BFVVector(context.data, values).serialize()
     else:
         content = tenseal._ts_cpp.CKKSVector(context.data, values, parameters.scale).serialize()
-    return content
+    return _padded(content, parameters)
 
 
 def load(context: Any, parameters: Parameters, content: bytes, slots: int, name: str) -> Any:
     """The native vector in the bytes, if it is one ciphertext of two polynomials with all slots; else `Damaged`."""
     kind = tenseal._ts_cpp.BFVVector if parameters.scheme == "bfv" else tenseal._ts_cpp.CKKSVector
     try:
-        vector = kind(context.data, bytes(content))
+        vector = kind(context.data, _unpadded(content))
         ciphertexts = vector.ciphertext()
         shape = (vector.size(), len(ciphertexts), ciphertexts[0].size() if ciphertexts else 0)
         scale = ciphertexts[0].scale if ciphertexts and parameters.scheme == "ckks" else 0.0
-    except (ValueError, RuntimeError, TypeError, IndexError) as error:
+    except (ValueError, RuntimeError, TypeError, IndexError, struct.error) as error:
         raise Damaged(name, "must hold ciphertexts of these parameters", str(error), "Send it again.") from error
     if shape != (slots, 1, 2) or scale != parameters.scale:
         raise Damaged(name, "must hold fresh or summed ciphertexts only", f"shape {shape}", "Send it again.")
@@ -129,10 +131,23 @@ def add(left: Any, right: Any) -> Any:
     return left.add_(right)
 
 
-def dump(vector: Any) -> bytes:
+def dump(vector: Any, parameters: Parameters) -> bytes:
     """The bytes of a native vector."""
-    content: bytes = vector.serialize()
-    return content
+    return _padded(vector.serialize(), parameters)
+
+
+def _padded(content: bytes, parameters: Parameters) -> bytes:
+    """The content behind its length, filled up with zeros to a round size.
+
+    SEAL compresses, so that sizes vary a little from one encryption to the next; a message should not.
+    """
+    framed = struct.pack("<I", len(content)) + content
+    return framed + bytes(-len(framed) % parameters.padded_to)
+
+
+def _unpadded(chunk: bytes) -> bytes:
+    (size,) = struct.unpack_from("<I", chunk)
+    return bytes(chunk[4 : 4 + size])
 
 
 def noise_budget(context: Any, vector: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from accountant.ledger import Ledger
     from accountant.signing import OwnerKey
-
-LEDGER_VARIABLE = "PRIVFAIR_LEDGER"
 
 LedgerOption = Annotated[
     str | None,
@@ -27,16 +24,10 @@ KeyOption = Annotated[Path | None, typer.Option("--key", help="The owner's key f
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-def ledger_url(given: str | None) -> str:
-    """The ledger asked for: the option, the environment, or the default file in this folder."""
-    from accountant.storage import DEFAULT_LEDGER
-
-    return given or os.environ.get(LEDGER_VARIABLE) or DEFAULT_LEDGER
-
-
 def open_ledger(given: str | None, key: OwnerKey | None = None, *, create: bool = False) -> Ledger:
     """The ledger, opened; without `create` it must exist."""
     from accountant.ledger import Ledger
+    from accountant.storage import ledger_url
 
     return Ledger(ledger_url(given), create=create, key=key)
 

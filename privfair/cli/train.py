@@ -37,10 +37,10 @@ def train(
     Your own table: privfair train --set data.name=csv --set data.path=people.csv --set data.label=hired --set
     data.sensitive=sex --set data.client=branch
 
-    Keys are [data] name and the dataset's options (privfair data list), [model] name hidden, [fairness] notion lambda
-    kernel samples, [federation] method optimizer rounds local_epochs batch_size learning_rate drift_correction …,
-    [privacy] epsilon delta counts predictions updates …, [aggregation] scheme, [run] seed ledger; the README explains
-    them, and a wrong one is told with the nearest that is known.
+    Tables of the file: data (name and the dataset's options, see privfair data list), model (name hidden), fairness
+    (notion lambda kernel samples), federation (method optimizer rounds local_epochs batch_size learning_rate
+    drift_correction …), privacy (epsilon delta counts predictions updates …), aggregation (scheme), run (seed ledger).
+    The README explains them, and a wrong key is told with the nearest that is known.
     """
     from privfair.api import default_directory
     from privfair.api import train as run_training
@@ -110,7 +110,8 @@ def _print(result: Result, config: Config) -> None:
             interval = metrics["confidence_intervals"].get(name)
             label = name if name in ("accuracy", "rmse") else f"unfairness: {name}"
             figures.add_row(label, f"{value:.4f}", f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else "")
-    console.print(figures)
+    if figures.row_count:
+        console.print(figures)
     for attribute, table in metrics["groups"].items():
         console.print(_group_table(attribute, table))
     for attribute, about in list(metrics["by_attribute"].items())[1:]:
@@ -142,7 +143,7 @@ def _group_table(attribute: str, groups: dict[str, dict[str, Any]]) -> Table:
 def _rate(row: dict[str, Any], column: str) -> str:
     if column == "records":
         return f"{row[column]:.0f}"
-    interval = row["intervals"].get(column)
+    interval = row.get("intervals", {}).get(column)
     return _number(row[column]) + (f" ±{(interval[1] - interval[0]) / 2:.2f}" if interval else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import numpy as np
@@ -182,7 +183,9 @@ class Client:
     def _trained(self, request: TrainRequest, start: FloatArray, shift: FloatArray | None) -> Trained:
         if isinstance(request.work, PrivateWork):
             entropy = self._entropy("updates", request.round)
-            with torch_seeded(self._seed, "module", request.round, self.index):
+            # Whoever knew the masks of dropout would see one record shift those of all after it: they are secret, too.
+            seed = secrets.randbits(128) if entropy.claim else self._seed
+            with torch_seeded(seed, "module", request.round, self.index):
                 return train_privately(request, start, self._data, self._model, entropy, shift)
         if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
             return Trained(start, 0, None)

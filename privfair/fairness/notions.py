@@ -48,8 +48,20 @@ class Notion:
         return 1 if self.exclusive or self.partition else len(self.sets)
 
     def membership(self, records: Records) -> NDArray[np.bool_]:
-        """One column per conditioning set: which records are in it."""
-        return np.stack([np.asarray(s.contains(records), dtype=bool) for s in self.sets], axis=1)
+        """One column per conditioning set: which records are in it.
+
+        Where the sets are declared to exclude each other a record counts in its first one only: prices rest on that.
+        """
+        member = np.stack([np.asarray(s.contains(records), dtype=bool) for s in self.sets], axis=1)
+        if self.sets_of_a_record == 1:
+            member &= np.cumsum(member, axis=1) == 1
+        return member
+
+    def couples_records(self, records: Records, look_at: int = 50) -> bool:
+        """Whether a record's sets change when it stands alone: they depend on other records, which no price allows."""
+        some = range(0, len(records), max(1, len(records) // look_at))
+        together = self.membership(records)
+        return any(not np.array_equal(self.membership(records.take([i]))[0], together[i]) for i in some)
 
 
 EVERYONE = ConditioningSet("everyone", lambda records: np.ones(len(records), dtype=bool))

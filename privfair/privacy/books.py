@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,15 @@ from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
 from accountant.neighbouring import Adjacency
 from accountant.signing import OwnerKey
-from accountant.storage import DEFAULT_LEDGER
+from accountant.storage import exists, ledger_url
 from privfair.clients.client import Client, EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.cells import Cells
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.desk import Desk
-from privfair.privacy.pricing import PriceList, label_of
+from privfair.privacy.pricing import PriceList, label_of, plain_name
 from privfair.randomness import stream
-
-LEDGER_VARIABLE = "PRIVFAIR_LEDGER"
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,28 @@ class Books:
     budgeted: bool
 
     @staticmethod
-    def open(config: Config, federation: Federation, run: str) -> Books:
-        """Open the ledger and check that the run is allowed on this dataset; nothing is spent yet."""
+    def open(config: Config, federation: Federation, run: str, *, ledger_id: str | None = None) -> Books:
+        """Open the ledger and check that the run is allowed on this dataset; nothing is spent yet.
+
+        `ledger_id`: of the ledger in which a run that is being resumed was begun.
+        """
         key = None if config.run.key is None else OwnerKey.load(Path(config.run.key))
-        url = config.run.ledger or os.environ.get(LEDGER_VARIABLE) or DEFAULT_LEDGER
-        ledger = Ledger(url, key=key)
+        ledger = Ledger(ledger_url(config.run.ledger), key=key, create=ledger_id is None)
         try:
-            dataset = config.privacy.dataset or _name(config, federation)
+            if ledger_id not in (None, ledger.ledger_id):
+                raise Refused(
+                    f"The ledger of this run is {ledger_id}, and {ledger.url} is another one: what the run has "
+                    "released so far is not in it. Put the ledger back where it was (run.ledger)."
+                )
+            dataset = dataset_name(config, federation.name)
             state = ledger.dataset(dataset)
             budgeted = state.budget is not None
             seeded = config.run.reproducible_noise
             if budgeted:
                 _require_real(config, federation.schema, dataset)
+                _require_same_partition(ledger, dataset, run)
             fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
+            _require_its_name(ledger, config, key, dataset)
             if seeded and not state.simulation:
                 ledger.register(dataset, simulation=True)
         except BaseException:
@@ -80,7 +88,9 @@ def entropy_of(config: Config, client: int) -> EntropyOf:
 
 def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
     """The ledger's names of all cells."""
-    attributes = tuple(a.name for a in schema.sensitive)
+    plain = [plain_name(a.name) for a in schema.sensitive]
+    # attributes whose names would meet stay apart: their groups overlap, and overlapping groups add up
+    attributes = tuple(f"{name} #{i}" if plain.count(name) > 1 else name for i, name in enumerate(plain))
     groups = [""] * len(cells)
     for comparison in cells.comparisons:
         for group, cell in enumerate(comparison.cells):
@@ -88,9 +98,50 @@ def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
     return tuple(label_of(cells, attributes, tuple(groups), cell) for cell in range(len(cells)))
 
 
-def _name(config: Config, federation: Federation) -> str:
+def require_no_budget(config: Config, federation: Federation) -> None:
+    """Nothing, unless a run without privacy is asked for on data that have a budget in the ledger at hand."""
+    url = ledger_url(config.run.ledger)
+    if not exists(url):
+        return
+    dataset = dataset_name(config, federation.name)
+    with Ledger(url, create=False) as ledger:
+        budget = ledger.budget(dataset)
+    if budget is not None:
+        raise Refused(
+            f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and training "
+            "without [privacy] would release everything. Give privacy.epsilon."
+        )
+
+
+def dataset_name(config: Config, name: str) -> str:
+    """The dataset's name in the ledger: configured, that of the data file, or that of the data."""
     path: Any = config.data.options.get("path")
-    return Path(path).stem if isinstance(path, str) else federation.name
+    return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
+
+
+def definition(config: Config, schema: Schema) -> str:
+    """A digest of how the data are divided among clients and groups, as part of every run's name in the ledger.
+
+    Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
+    same records differently nothing excludes anything.
+    """
+    dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
+    options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
+    groups = [[attribute.name, list(attribute.values)] for attribute in schema.sensitive]
+    text = json.dumps([config.data.name, options, groups, config.fairness.notion], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
+    """Nothing, if all runs that ever spent from a budget divided the records alike."""
+    mine = run.rpartition("-")[2]
+    others = {name.rpartition("-")[2] for name in ledger.runs(dataset)} - {mine}
+    if others:
+        raise Refused(
+            f"Earlier runs on {dataset!r} divided its records among clients or groups differently (another client or "
+            "sensitive column, other values, another notion). A budget counts each client's and group's records for "
+            "themselves, which holds for one division only. Use the earlier one."
+        )
 
 
 def _require_real(config: Config, schema: Schema, dataset: str) -> None:
@@ -101,6 +152,19 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
     if schema.inferred:
         remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."
         raise InputError("data", f"must have a declared schema for {dataset!r}, which has a budget", "inferred", remedy)
+
+
+def _require_its_name(ledger: Ledger, config: Config, key: OwnerKey | None, dataset: str) -> None:
+    """Nothing, unless these very data are in the ledger under another name; only the owner's key can tell."""
+    path: Any = config.data.options.get("path")
+    others = {state.fingerprint: state.name for state in ledger.datasets() if state.fingerprint}
+    if key is None or not isinstance(path, str) or not others:
+        return
+    known = others.get(fingerprint_csv(path, key))
+    if known not in (None, dataset):
+        raise Refused(
+            f"These data are in the ledger as {known!r}, and spend from there: set privacy.dataset = {known!r}."
+        )
 
 
 def _fingerprint(config: Config, registered: str, key: OwnerKey | None, dataset: str) -> str:

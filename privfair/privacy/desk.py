@@ -56,6 +56,7 @@ class Desk:
             if token not in self._tokens[place]:
                 self._tokens[place].append(token)
             self._prices_paid[token].append(spend)
+        self.rows = sum(len(spends) for spends in self._prices_paid.values())  # of this run, in the ledger
         self._undelivered = {place for place, tokens in self._tokens.items() if tokens}
         self._stored: list[str] = []
 
@@ -101,6 +102,12 @@ class Desk:
             return None
         for token in self._tokens[work.place]:
             message = self._ledger.message(token)
+            if message is not None and self._prices_paid[token] != list(work.spends):
+                client, channel, _ = work.place
+                raise Refused(
+                    f"Client {client!r} stored its {channel} under other terms than are asked for now. A run goes on "
+                    "with the configuration it was started with; start a new one."
+                )
             if message is not None:
                 self._stored.append(token)
                 return message
@@ -116,6 +123,7 @@ class Desk:
             reservations: list[Reservation] = self._ledger.reserve_many(
                 [w.spends for w in new], fingerprint=self._fingerprint
             )
+            self.rows += sum(len(w.spends) for w in new)
             for w, reservation in zip(new, reservations, strict=True):
                 tokens[w.place] = reservation.token
                 self._tokens[w.place].append(reservation.token)

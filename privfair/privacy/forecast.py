@@ -1,17 +1,33 @@
-"""What a run will still ask of its clients, priced before it is asked: a run that cannot end should not begin."""
+"""What a run asks of its clients, priced: before it is asked, so that a run that cannot end does not begin; and after,
+so that a bound of the plan is told only for what stayed within the plan."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
+from accountant.events import Event
 from accountant.spending import Spend
 from privfair.interfaces import ServerState
-from privfair.messages import EvaluateRequest, LocalWork, Request, ScoreRelease, ScoresRequest, Task, TrainRequest
-from privfair.privacy.pricing import PriceList
+from privfair.messages import (
+    CountsRequest,
+    EvaluateRequest,
+    LocalWork,
+    Request,
+    ScoreRelease,
+    ScoresRequest,
+    Sealed,
+    Task,
+    TrainRequest,
+)
+from privfair.privacy.pricing import UPDATES, PriceList
 from privfair.round import Plan
+from privfair.terms import Terms
+
+Kind = tuple[str, str, str, Event]  # client, channel, group, event
 
 
-def remaining_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList]) -> list[Spend]:
+def planned_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList]) -> list[Spend]:
     """The rows of all rounds to come and of the final evaluation."""
     terms, spends = state.terms, list[Spend]()
 
@@ -34,3 +50,37 @@ def remaining_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequen
         for client in range(state.clients):
             add(client, EvaluateRequest(state.model, terms.evaluation))
     return spends
+
+
+def count_spends(terms: Terms, prices: Sequence[PriceList]) -> list[Spend]:
+    """The rows of the counts."""
+    return [spend for price in prices for spend in price.spends(CountsRequest(terms.counting))]
+
+
+def beyond_plan(
+    released: Iterable[Spend], terms: Terms, plan: Plan, rounds: int, prices: Sequence[PriceList], retries: int
+) -> list[str]:
+    """Client and channel of what was released more often than planned, or not planned at all."""
+    allowed: Counter[Kind] = Counter()
+    steps = terms.updates.steps if terms.updates else 1
+    everything = planned_spends(ServerState(0, Sealed(0, b""), terms, {}), plan, rounds, prices)
+    for spend in everything:
+        allowed[_kind(spend)] += spend.count
+    for kind in allowed:
+        allowed[kind] += retries * (steps if kind[1] == UPDATES else 1)
+    for spend in count_spends(terms, prices):
+        allowed[_kind(spend)] += terms.count_releases
+    found: Counter[Kind] = Counter()
+    for spend in released:
+        found[_kind(spend)] += spend.count
+    return sorted(
+        {
+            f"{client}: {channel}"
+            for (client, channel, group, event), n in found.items()
+            if n > allowed[client, channel, group, event]
+        }
+    )
+
+
+def _kind(spend: Spend) -> Kind:
+    return spend.client, spend.channel, spend.group, spend.event

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,7 @@ class PrivateCounts:
         planner = replace(self.planner, count_releases=self.releases_of_counts())
         told = np.array([c.records for c in counts])
         cells = np.stack([c.cells for c in counts])
-        least = 1 if config.counts == "public" else config.min_count
+        least = self._least()
         takes_part = told >= least
         if not takes_part.any():
             remedy = "With so few records there is nothing to learn privately; privacy.min_count sets the rule."
@@ -66,9 +67,18 @@ class PrivateCounts:
             sharing=sharing,
             updates=updates,
             counting=planner.count_noise,
+            count_releases=planner.count_releases,
             evaluation=planner.evaluation_noise,
             claim=claim,
         )
+
+    def _least(self) -> int:
+        """The smallest released count that is taken for more than noise: an empty cell passes once in about 100."""
+        noise = self.planner.count_noise
+        if noise is None:
+            return 1
+        tail = 4.0 if noise.kind == "laplace" else 2.33  # of exp(-t)/2, of the normal law
+        return max(self.planner.config.min_count, math.ceil(tail * noise.scale))
 
     def _sampling(self, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Sampling:
         """Rates and steps: configured, or so that minibatches and messages have the configured size in the mean.

@@ -36,7 +36,7 @@ from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
 from privfair.privacy.by_pld import by_pld
 from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
-from privfair.terms import Claim, Terms
+from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
 LOOSER = (
@@ -198,6 +198,30 @@ class Planner:
         sampling = Sampling(1.0, 1, terms.sharing.quotas, terms.sharing.rates)
         return replace(self, public_counts=public)._score_channel(sampling, terms.sharing.noise, fixed=True)
 
+    def terms_beforehand(self, clients: int) -> Terms:
+        """The terms as far as they are known before counts: all of one phase, the counts alone of two."""
+        ones = np.ones(clients, dtype=np.int64)
+        cells = np.ones((clients, len(self.cells)), dtype=np.int64)
+        if not self.one_phase or self.config.counts == "public":
+            return Terms(0 * ones, cells, counting=self.count_noise)
+        sampling = self._configured(clients)
+        scores, multiplier, claim = self.calibrated(sampling)
+        sharing, updates = None, None
+        if scores is not None and sampling.quotas is not None:
+            sharing = Sharing(scores, sampling.quotas, sampling.rates)
+        if multiplier is not None:
+            updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, self.config.max_grad_norm)
+        return Terms(ones, cells, 0, sharing, updates, self.count_noise, 1, self.evaluation_noise, claim)
+
+    def _configured(self, clients: int = 1) -> Sampling:
+        """The sampling of a plan of one phase, with every cell taking part."""
+        c, shape = self.config, (clients, len(self.cells))
+        rate = c.sampling_rate or 1.0
+        steps = c.local_steps or max(1, round(self.work.epochs / rate))
+        if not self._noisy_scores:
+            return Sampling(rate, steps, None, None)
+        return Sampling(rate, steps, np.ones(shape, dtype=np.int64), np.full(shape, c.prediction_rate or 1.0))
+
     # ---- calibration
 
     def require_plannable(self) -> None:
@@ -211,10 +235,7 @@ class Planner:
             remedy = "Or give privacy.sampling_rate and privacy.prediction_rate: then the plan is fixed beforehand."
             raise InputError("privacy.epsilon", rule, None, remedy)
         if self.one_phase and c.counts != "public":
-            rate = c.sampling_rate or 1.0
-            quotas = np.ones((1, len(self.cells)), dtype=np.int64) if self._noisy_scores else None
-            rates = np.full((1, len(self.cells)), c.prediction_rate or 1.0) if self._noisy_scores else None
-            self.calibrated(Sampling(rate, c.local_steps or max(1, round(self.work.epochs / rate)), quotas, rates))
+            self.calibrated(self._configured())
             return
         if self._noisy_scores and c.predictions != "none":
             low, high = self._require_range()
@@ -255,8 +276,8 @@ class Planner:
         start = ScoreNoise(kind, high - low, low, high)
         channel = self._score_channel(sampling, start, fixed=False)
         target = self._target("prediction_noise")
-        if channel is None:
-            return start
+        if channel is None or channel.event == Nothing():
+            return start  # no cell is large enough to be heard
         if c.updates == "none" or c.noise_multiplier is not None:
             others = (
                 [] if c.noise_multiplier is None else [self._update_channel(sampling, c.noise_multiplier, fixed=True)]

@@ -36,17 +36,18 @@ def update_event(sampling_rate: float, noise_multiplier: float, adjacency: Adjac
 def label_of(cells: Cells, attributes: tuple[str, ...], groups: tuple[str, ...], cell: int) -> str:
     """The payer of a cell, "attribute=value": cells of exclusive sets exclude each other, others add up.
 
-    A sign that the ledger's grammar needs is replaced; two names that then meet pay together: the safe side.
+    `attributes` are plain names already. Two groups of one attribute whose names meet pay together: the safe side.
     """
     comparison = next(c for c in cells.comparisons if cell in c.cells)
-    attribute, group = _plain(attributes[comparison.attribute]), _plain(groups[cell])
+    attribute, group = attributes[comparison.attribute], plain_name(groups[cell])
     exclusive = cells.notion.sets_of_a_record == 1 and len(cells.notion.sets) > 1
     if not exclusive:
         return f"{attribute}={group}"
-    return f"{attribute},set={group},{_plain(cells.notion.sets[comparison.condition].name)}"
+    return f"{attribute},set={group},{plain_name(cells.notion.sets[comparison.condition].name)}"
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """The name without the signs that the ledger's grammar needs."""
     return " ".join(name.replace("=", "≡").replace(",", ";").split()) or "unnamed"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from accountant.errors import InputError
 from privfair.config import Config
+from privfair.datasets.records import Federation
+from privfair.fairness.notions import Notion
 from privfair.interfaces import Algorithm
 
 _SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
@@ -22,6 +24,14 @@ def require_decided(config: Config) -> None:
         raise InputError(f"privacy.{chosen[0]}", "needs a budget or noise to be private", "neither", remedy)
     if config.run.reproducible_noise:
         raise InputError("run.reproducible_noise", "is for private runs", True, "Give privacy.epsilon.")
+
+
+def require_separate(notion: Notion, federation: Federation) -> None:
+    """Nothing, unless the sets of a notion of one's own look at several records at once."""
+    for client in federation.clients:
+        if notion.couples_records(client.train):
+            rule = "must put each record into its sets by itself, whatever other records there are"
+            raise InputError("notion", rule, notion.name, "Compare with a constant, not with a mean over records.")
 
 
 def require_private(config: Config, algorithm: Algorithm, task: str) -> None:

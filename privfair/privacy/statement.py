@@ -15,15 +15,28 @@ from accountant.neighbouring import Adjacency
 from accountant.spending import Spend, attribute_of
 from privfair.aggregation import SINGLE_KEY_WARNING
 from privfair.config import Config
+from privfair.datasets.records import Schema
 from privfair.privacy.books import Books
 from privfair.privacy.by_pld import pld_or_rdp
+from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planning import Planner
+from privfair.privacy.pricing import PriceList
+from privfair.round import Plan
 from privfair.terms import Terms
 
 MOST_PLD = 16  # so many PLD bounds are computed for one table; beyond, RDP
 
 
-def statement(config: Config, terms: Terms, books: Books, planner: Planner) -> dict[str, Any]:
+def statement(
+    config: Config,
+    terms: Terms,
+    books: Books,
+    planner: Planner,
+    schema: Schema,
+    *,
+    plan: Plan,
+    prices: Sequence[PriceList],
+) -> dict[str, Any]:
     """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so."""
     spends = [spend for _, spend in books.ledger.spends(run=books.run)]
     accountant = account(spends, planner.adjacency)
@@ -31,16 +44,22 @@ def statement(config: Config, terms: Terms, books: Books, planner: Planner) -> d
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
-    silent = terms.sharing is not None and not terms.sharing.quotas.any()
-    if (claim.two_phases or silent) and math.isfinite(claim.pld):
+    silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
+    by_plan = (claim.two_phases or silent) and math.isfinite(claim.pld)
+    beyond = (
+        beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries) if by_plan else []
+    )
+    if beyond:
+        epsilon = {"rdp": math.inf, "pld": math.inf}
+    elif by_plan:
         epsilon = {"rdp": claim.rdp, "pld": claim.pld}  # what was released depends on the counts; the bound does not
     else:  # the plan was fixed beforehand, so what was really released can be counted
         epsilon = {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld_or_rdp(partial(accountant.epsilon, delta))}
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
-        "private": not unbounded,
-        "claim": _claim(books, unbounded),
+        "private": not (unbounded or beyond or books.seeded),
+        "claim": _claim(books, schema, unbounded, beyond),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "delta": delta,
         "adjacency": str(planner.adjacency),
@@ -56,8 +75,8 @@ def statement(config: Config, terms: Terms, books: Books, planner: Planner) -> d
         "change_of_group": _changes(accountant, delta),
         "noise": noise(terms),
         "objective": objective(config, terms),
-        "assumptions": _assumptions(planner, claim.two_phases),
-        "not_covered": _not_covered(config, books, planner),
+        "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
+        "not_covered": _not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
         "ledger": {
             "url": books.ledger.url,
             "id": books.ledger.ledger_id,
@@ -127,18 +146,24 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(books: Books, unbounded: Sequence[str]) -> str:
+def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str]) -> str:
+    if beyond:
+        return f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
     if unbounded:
         return f"No ε: {', '.join(unbounded)} left the clients without noise."
     if books.seeded:
         return "No ε towards anyone who knows the seed: noise and sampling were seeded (run.reproducible_noise)."
-    return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
+    claim = "For every record of every client, everything that left the client is (ε, δ)-differentially private"
+    return f"{claim}, given the schema, which was read off the records." if schema.inferred else f"{claim}."
 
 
 def _neighbours(adjacency: Adjacency) -> str:
     if adjacency is Adjacency.ADD_OR_REMOVE:
         return "one record added at or removed from one client"
-    return "one record replaced by another of the same group and conditioning sets, at one client; counts are public"
+    return (
+        "one record replaced by another of the same group and conditioning sets, on the same side of the train/test "
+        "split, at one client; counts are public"
+    )
 
 
 def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> dict[str, dict[str, Any]]:
@@ -167,11 +192,19 @@ def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
     return {attribute: _number(value) for attribute, value in worst.items()}
 
 
-def _assumptions(planner: Planner, two_phases: bool) -> list[str]:
+def _assumptions(planner: Planner, schema_inferred: bool, two_phases: bool) -> list[str]:
     found = [
         "One record per person: clients compose in parallel, and the run's ε is the worst client's.",
-        "The schema (groups, labels, categories, ranges) is public, and the train/test split is decided per record.",
+        "Who the data holders are is public, and each stays one without any single record.",
+        "The train/test split is decided per record.",
     ]
+    if not schema_inferred:
+        found.append("The schema (groups, labels, categories, ranges) is public.")
+    if planner.adjacency is Adjacency.ADD_OR_REMOVE and not two_phases:
+        found.append(
+            "The plan was fixed beforehand. Figures by client and group are those of what was released: clients and "
+            "groups that released counts left out paid less."
+        )
     if planner.adjacency is Adjacency.REPLACE_ONE:
         found.append("The owner declared the counts of all groups public.")
     if two_phases:
@@ -183,16 +216,20 @@ def _assumptions(planner: Planner, two_phases: bool) -> list[str]:
     return found
 
 
-def _not_covered(config: Config, books: Books, planner: Planner) -> list[str]:
+def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> list[str]:
     found = []
+    if schema.inferred:
+        found.append("The schema (groups, categories, ranges): read off the records. Declare it for real data.")
     if books.seeded:
         found.append("Seeded noise: whoever knows run.seed can take it off.")
     if config.privacy.counts == "public":
         found.append("Counts of groups at every client: declared public.")
     if not books.budgeted:
-        found.append("Exact accuracy and unfairness, in history.csv and metrics.json: figures of a simulation.")
+        found.append(
+            "Exact figures of a simulation in history.csv and metrics.json: accuracy, unfairness, numbers of records."
+        )
     found += [
-        "Hyper-parameters chosen by looking at this data in other runs.",
+        "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
         "Time: how long a client takes to answer.",
         "Facts about a client as a whole: the server sees its noisy scores and counts.",
         "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
@@ -204,6 +241,8 @@ def _not_covered(config: Config, books: Books, planner: Planner) -> list[str]:
         found.append("Updates are not encrypted: the server sees each client's noisy update.")
     else:
         found.append(f"Encryption ({config.scheme}). {SINGLE_KEY_WARNING}")
+        if cohort < 2:
+            found.append("Only one client trains in a round: the sum is its own update.")
     if not books.ledger.dataset(books.dataset).fingerprint:
         found.append(f"The ledger knows the data by the name {books.dataset!r} only, not by a fingerprint.")
     return found

@@ -46,7 +46,9 @@ def note_replies(path: Path) -> None:
         requests = {k: request(k) for k in clients}
         replies = original(self, clients, requests.__getitem__)
         lines = [
-            json.dumps([f"client{k}", channel_of(r), getattr(r, "round", None), hashlib.sha256(encode(reply)).hexdigest()])
+            json.dumps(
+                [f"client{k}", channel_of(r), getattr(r, "round", None), hashlib.sha256(encode(reply)).hexdigest()]
+            )
             for (k, r), reply in zip(requests.items(), replies, strict=True)
         ]
         with path.open("a") as file:

@@ -17,8 +17,6 @@ import privfair
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError
 from accountant.ledger import Ledger
-from privfair.config import Config
-from privfair.experiment import build
 from tests.end_to_end.federations import toy
 
 NOISE = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
@@ -42,6 +40,24 @@ def spends(url: str, run: str) -> list[Any]:
         return [spend for _, spend in ledger.spends(run=run)]
 
 
+def with_set(settings: list[str]) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command line, in this process."""
+    from privfair.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["privfair", *arguments])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    return int(ended.value.code or 0), printed.out, printed.err
+
+
 class Stop(Exception):
     """Raised in the middle of a run."""
 
@@ -57,7 +73,9 @@ def stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
 # ---- what a run writes and what it costs
 
 
-def test_a_private_encrypted_run_and_its_books(tmp_path: Path, url: str) -> None:
+def test_a_private_encrypted_run_and_its_books(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """ε = 3 for the whole run: files, rows, and an audit of the ledger that comes to the same ε."""
     out, plans = tmp_path / "run", []
     result = privfair.train(
@@ -82,12 +100,11 @@ def test_a_private_encrypted_run_and_its_books(tmp_path: Path, url: str) -> None
         for channel, n in (("counts", 1), ("predictions", rounds * cells), ("updates", rounds))
     }
     assert privacy["ledger"]["rows"] == rows.total()
-    audited = subprocess.run(
-        [COMMAND, "audit", "--ledger", url, "--head", str(out / "privacy.json"), "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert audited.returncode == 0, audited.stderr
-    report = json.loads(audited.stdout)
+    code, audited, errors = command(
+        monkeypatch, capsys, "audit", "--ledger", url, "--head", str(out / "privacy.json"), "--json"
+    )
+    assert code == 0, errors
+    report = json.loads(audited)
     assert report["chain"]["verified"]
     assert report["head"] == privacy["ledger"]["head"]
     found = report["datasets"]["toy"]
@@ -175,7 +192,7 @@ def test_the_command_line_prints_one_object_only(tmp_path: Path, url: str) -> No
     settings = ["data.clients=3", "data.records=120", "federation.rounds=1", f"run.ledger='{url}'"]
     settings += [f"privacy.{key}={value}" for key, value in GIVEN.items()]
     ran = subprocess.run(
-        [COMMAND, "train", *(part for s in settings for part in ("--set", s)), "--out", "run", "--json"],
+        [COMMAND, "train", *with_set(settings), "--out", "run", "--json"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
@@ -184,108 +201,6 @@ def test_the_command_line_prints_one_object_only(tmp_path: Path, url: str) -> No
     assert metrics["privacy"]["epsilon"]["pld"] > 0
     assert metrics["privacy"]["delta"] == 1e-5
     assert metrics["bytes"]["up"] > 0
-
-
-# ---- encryption changes nothing
-
-
-@pytest.mark.parametrize(
-    "federation",
-    [
-        {}, {"method": "agnostic"}, {"method": "fairfed"}, {"method": "fedfb"}, {"optimizer": "scaffold"},
-        {"optimizer": "fedadam"}, {"optimizer": "fedprox"}, {"clients_per_round": 2},
-        {"clients_per_round": 2, "optimizer": "scaffold"}, {"method": "local_fairness", "local_optimizer": "adam"},
-    ],
-)  # fmt: skip
-def test_encrypted_is_plain_bit_for_bit_without_privacy(federation: dict[str, Any]) -> None:
-    """The same integers are added: BFV and the plain sum of quantised updates give the same model and history."""
-    smooth = {"kernel": "gaussian:0.5"}  # the energy kernel has jumps, at which a change of 1e-9 is seen
-    shared: dict[str, Any] = {"dataset": toy(), "federation": {**QUICK, "rounds": 3, **federation}, "fairness": smooth}
-    encrypted = privfair.train(**shared, aggregation={"scheme": "bfv"})
-    quantised = privfair.train(**shared, aggregation={"scheme": "plain", "quantise": True})
-    np.testing.assert_array_equal(parameters(encrypted), parameters(quantised))
-    assert encrypted.rows == quantised.rows
-    plain = privfair.train(**shared)
-    assert plain.metrics["aggregation"] == {"scheme": "plain", "quantised": False}
-    # FedAdam divides by √v, which quantisation moves relatively more where v is small
-    tolerance = 1e-4 if federation.get("optimizer") == "fedadam" else 1e-6
-    np.testing.assert_allclose(parameters(encrypted), parameters(plain), atol=tolerance)
-    assert not encrypted.privacy["private"]
-
-
-def test_ckks_is_close_to_plain() -> None:
-    """Flooding noise of the opened sums is known: k of its standard deviations a round."""
-    shared: dict[str, Any] = {"dataset": toy(), "federation": {**QUICK, "rounds": 3}, "run": {"dtype": "float64"}}
-    setting = build(Config.build({"aggregation": {"scheme": "ckks"}, "federation": shared["federation"]}), toy())
-    noise = setting.replica.aggregator.noise
-    assert noise > 0
-    ckks = privfair.train(**shared, aggregation={"scheme": "ckks"})
-    plain = privfair.train(**shared, aggregation={"scheme": "plain", "quantise": True})
-    difference = parameters(ckks) - parameters(plain)
-    # 3 rounds of independent noise, twice for what a moved model makes of it later, at 6 standard deviations
-    assert np.abs(difference).max() <= 2 * 6 * noise * 3**0.5 + 1e-6
-    assert np.any(difference != 0)
-
-
-# ---- without noise the private run is the other one
-
-
-def without_noise(noise: float, url: str, **sections: Any) -> privfair.Result:
-    """Every record in every step, no clipping, noise of a scale that goes to 0."""
-    privacy = {
-        "count_noise": 1e-6, "prediction_noise": noise, "noise_multiplier": noise, "sampling_rate": 1.0,
-        "prediction_rate": 1.0, "max_grad_norm": 100.0,
-    }  # fmt: skip
-    return privfair.train(
-        sections, dataset=toy(records=80), privacy=privacy, aggregation={"scheme": "plain"},
-        run={"dtype": "float64", "ledger": url},
-    )  # fmt: skip
-
-
-def full_batch(**sections: Any) -> privfair.Result:
-    return privfair.train(sections, dataset=toy(records=80), run={"dtype": "float64"})
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_noise_to_zero_is_plain_training(url: str, optimizer: str) -> None:
-    """Noise z·C/n on each step's gradient: the models differ by a few z·C·η/n, and by 0 in the limit.
-
-    After T = 6 steps of rate η the noise has standard deviation η√T·zC/n; steps down a convex loss do not enlarge it.
-    Adam divides by the gradient's own size, so for it the difference is only shown to shrink with z.
-    """
-    work = {
-        "method": "fedavg", "rounds": 3, "local_epochs": 2, "batch_size": 1000, "learning_rate": 0.1,
-        "local_optimizer": optimizer,
-    }  # fmt: skip
-    exact = parameters(full_batch(federation=work))
-    gaps = []
-    for z in (1e-3, 1e-6, 1e-9):
-        gap = np.abs(parameters(without_noise(z, url, federation=work)) - exact).max()
-        if optimizer == "sgd":
-            assert gap <= 6 * 0.1 * 6**0.5 * z * 100.0 / 60 + 1e-7  # 6 standard deviations; clipping's own 1e-6/‖g‖
-        gaps.append(gap)
-    assert gaps[2] < 1e-6
-    assert gaps[0] > 10 * gaps[1]  # while there is noise it is seen
-
-
-def test_noise_to_zero_with_the_fairness_term(url: str) -> None:
-    """Scores are rounded to a grid of 1/256: the witness' slope moves by at most L·step/2 for each of the two groups.
-
-    For the Gaussian kernel of width ℓ, L = max|κ″| = 1/ℓ². One step of rate η moves the parameters by at most
-    η·(2λ/P)·L·step·‖∂score/∂θ‖, and |∂score/∂θ| ≤ ‖(x, 1)‖/4 for a logistic model.
-    """
-    fairness = {"kernel": "gaussian:0.5", "lambda": 0.5, "samples": 10_000}
-    work = {"rounds": 1, "local_epochs": 1, "batch_size": 1000, "learning_rate": 0.1}
-    exact = parameters(full_batch(fairness=fairness, federation=work))
-    nearly = parameters(without_noise(1e-9, url, fairness=fairness, federation=work))
-    records = toy(records=80).pooled_train()
-    shares = np.bincount(records.groups[:, 0]) / len(records)
-    longest = float(np.linalg.norm(np.column_stack([records.features, np.ones(len(records))]), axis=1).max())
-    bound = 0.1 * (2 * 0.5 / shares.min()) * (1 / 0.5**2) * (1 / 256) * longest / 4
-    gap = np.abs(nearly - exact).max()
-    assert gap <= bound
-    without = parameters(full_batch(fairness={**fairness, "lambda": 0.0}, federation=work))
-    assert gap < 0.02 * np.abs(without - exact).max()  # the fairness term itself is much larger than that
 
 
 # ---- seeds, budgets, resume
@@ -322,28 +237,31 @@ def test_a_budget_holds_over_several_runs(tmp_path: Path, url: str) -> None:
     arguments: dict[str, Any] = {"privacy": GIVEN, "federation": QUICK, "run": {"ledger": url}}
     privfair.train(**arguments, dataset=data, out=tmp_path / "one")
     kept = {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir() if p.is_file()}
-    with pytest.raises(BudgetExceeded, match=r"Dataset 'toy': the budget .* does not allow this\. Left .*(fit|none)"):
+
+    def more() -> None:
         for number in range(8):
             privfair.train(**arguments, dataset=data, out=tmp_path / f"more{number}")
+
+    with pytest.raises(BudgetExceeded, match=r"Dataset 'toy': the budget .* does not allow this\. Left .*(fit|none)"):
+        more()
     assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir() if p.is_file()} == kept
     with Ledger(url) as ledger:
         assert max(ledger.spent("toy").values()) <= budget.capacity
     assert privfair.load(tmp_path / "one").predict(data.clients[0].test.features).size == 100
 
 
-def test_over_budget_is_exit_code_1(tmp_path: Path, url: str) -> None:
+def test_over_budget_is_exit_code_1(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Ledger(url) as ledger:
         ledger.set_budget("synthetic", Budget(0.5, 1e-6))
     settings = ["data.clients=2", "data.records=100", "federation.rounds=1", f"run.ledger='{url}'"]
     settings += [f"privacy.{key}={value}" for key, value in GIVEN.items()]
-    ran = subprocess.run(
-        [COMMAND, "train", *(part for s in settings for part in ("--set", s)), "--out", "run", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert ran.returncode == 1, ran.stderr
-    assert "the budget (ε = 0.5" in " ".join(ran.stderr.split())
-    assert "Traceback" not in ran.stderr
-    assert ran.stdout == ""
+    told = command(monkeypatch, capsys, "train", *with_set(settings), "--out", str(tmp_path / "run"), "--json")
+    assert told[0] == 1
+    assert "the budget (ε = 0.5" in " ".join(told[2].split())
+    assert "Traceback" not in told[2]
+    assert told[1] == ""
 
 
 def keys_of(tree: Any) -> set[str]:
@@ -446,9 +364,7 @@ def test_resume_without_seeds_uses_the_stored_messages(tmp_path: Path, url: str)
 
 def test_a_finished_run_resumed_releases_nothing_more(tmp_path: Path, url: str) -> None:
     privacy = {**GIVEN, "evaluation": "gaussian", "evaluation_noise": 3.0}
-    first = privfair.train(
-        dataset=toy(), privacy=privacy, federation=QUICK, run={"ledger": url}, out=tmp_path / "run"
-    )
+    first = privfair.train(dataset=toy(), privacy=privacy, federation=QUICK, run={"ledger": url}, out=tmp_path / "run")
     again = privfair.train(resume=tmp_path / "run", dataset=toy())
     assert again.privacy["ledger"]["rows"] == first.privacy["ledger"]["rows"]
     assert again.privacy["epsilon"] == first.privacy["epsilon"]

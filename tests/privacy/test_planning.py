@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import dp_accounting
@@ -40,8 +41,8 @@ def dp_events(terms: Terms, *, rounds: int, retries: int, rate: float) -> list[A
     ]
 
 
-def by_pld(events: Sequence[Any], delta: float = DELTA, interval: float = 1e-4) -> float:
-    accountant = pld.PLDAccountant(value_discretization_interval=interval)
+def by_pld(events: Sequence[Any], delta: float = DELTA) -> float:
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
     accountant.compose(dp_accounting.ComposedDpEvent(list(events)))
     return float(accountant.get_epsilon(delta))
 
@@ -66,8 +67,8 @@ def test_one_phase_meets_its_target_closely_and_never_exceeds_it(method: str) ->
 def test_the_claim_is_what_dp_accounting_says_of_the_same_events(counts: str) -> None:
     """Integer noise of σ grid steps differs from Gaussian noise by exp(−2π²σ²): of 2 records or 256 steps, 1e-34.
 
-    What is left is the two programs' grids: both round losses up, by 1e-4 a point at most, of which the sum over 21
-    releases keeps the square root: 5e-4. By RDP, our best order lies between two whole ones; ε is within 2% there.
+    What is left is the two programs' grids, of 1e-4 and 1e-3: both connect the points of the profile from above, an
+    error of second order. By RDP, our best order lies between two whole ones, where dp-accounting is 2% above.
     """
     terms = settle(planner({**GIVEN, **RATES, "counts": counts}))
     assert terms.claim is not None
@@ -86,7 +87,7 @@ def test_calibrated_noise_is_what_dp_accounting_would_accept() -> None:
 
 def test_epsilon_grows_with_the_number_of_rounds() -> None:
     claims = [settle(planner({**GIVEN, **RATES}, rounds=rounds)).claim for rounds in (1, 2, 3)]
-    for fewer, more in zip(claims, claims[1:], strict=False):
+    for fewer, more in pairwise(claims):
         assert fewer is not None
         assert more is not None
         assert fewer.pld < more.pld
@@ -120,13 +121,14 @@ def test_what_one_phase_claims_does_not_depend_on_counts(cells: list[tuple[int, 
     """Also where a cell, or every cell, turns out too small to speak."""
     plan = planner({**GIVEN, **RATES, "delta": 1e-6})
     expected = settle(plan).claim
-    try:
+    if max(sum(own) for own in cells) < 10:  # nobody large enough: the one refusal that counts may cause
+        with pytest.raises(InputError, match="must have a client with a released count"):
+            settle(plan, cells)
+    else:
         assert settle(plan, cells).claim == expected
-    except InputError as error:
-        assert max(sum(own) for own in cells) < 10, error  # nobody large enough: the one refusal counts may cause
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cells=COUNTS, counts=st.sampled_from(["laplace", "gaussian"]))
 def test_two_phases_stay_within_epsilon_whatever_the_counts_are(cells: list[tuple[int, int]], counts: str) -> None:
     """ε of the counts by hand, plus dp-accounting's ε of what the counts led to, for every cell of every client."""
@@ -157,7 +159,7 @@ def test_two_phases_stay_within_epsilon_whatever_the_counts_are(cells: list[tupl
     if rate > 0 and terms.sharing is not None:
         noise = dp_accounting.GaussianDpEvent(terms.sharing.noise.scale)
         scores = [dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, noise), rounds + retries)]
-    assert price + by_pld([updates, *scores], delta, interval=1e-3) <= epsilon + 1e-3
+    assert price + by_pld([updates, *scores], delta) <= epsilon + 1e-3
 
 
 def test_public_counts_are_dearer_and_replace_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -80,10 +81,8 @@ def test_a_changed_byte_gives_a_reply_or_an_input_error(reply: Reply, place: int
     """Whatever comes: nothing but `InputError` is raised."""
     message = bytearray(encode(reply))
     message[place % len(message)] ^= flip
-    try:
-        decode(bytes(message))
-    except InputError as error:
-        assert "message must be" in str(error)
+    with suppress(InputError):
+        assert isinstance(decode(bytes(message)), Counts | Scores | Update | Measures | Evaluation)
 
 
 @pytest.mark.parametrize("wrong", [None, {"records": 3}, 7, b"bytes"])
