@@ -116,7 +116,8 @@ def spent_by_pld(event: Event, delta: float) -> Spent:
 
     Both are upper bounds, so the smallest PLD found stands, unless it stays more than 1% above RDP.
     """
-    from accountant.pld import INTERVAL, TooFine, pld_epsilon
+    from accountant.pld import INTERVAL, pld_epsilon
+    from accountant.pld_profiles import TooFine
 
     by_rdp = spent_by_rdp(event, delta).epsilon
     if math.isinf(by_rdp) or by_rdp == 0:

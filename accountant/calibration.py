@@ -123,7 +123,12 @@ def calibrate(
     except InputError:
         if method == "rdp":
             raise
-        factor = 1.0  # what is fixed may be too dear by RDP and fit by PLD
+        # What is fixed may be too dear by RDP and fit by PLD.
+        fixed = [(client, _total(tuple(c for c in channels if c.fixed))) for client, channels in clients.items()]
+        dearest = worst(fixed, delta, "pld")
+        if dearest is not None and dearest[0].epsilon >= target:
+            raise
+        factor = 1.0
     if method == "pld":  # PLD is below RDP, so that is a good place to start from
         factor = search_factor(lambda f: worst_by("pld", f)[0], target, delta, start=factor)
     found, client = worst_by(method, factor)

@@ -29,6 +29,7 @@ from accountant.events import (
 from accountant.neighbouring import Adjacency
 from accountant.pld_profiles import (
     Curve,
+    TooFine,
     amplified_curve,
     gaussian_curve,
     grid_pairs,
@@ -41,10 +42,6 @@ from accountant.rdp_moments import Pair
 INTERVAL = 1e-4
 MAX_CELLS = 4_000_000
 SMALLEST = 1e-200  # δ is rounded up to this: masses too small to divide by would overflow later
-
-
-class TooFine(InputError):
-    """The loss grid would need too many cells."""
 
 
 # dp-accounting ships no types: its PrivacyLossDistribution is `Any` here.

@@ -30,6 +30,10 @@ FAR = 10.5  # standard deviations; beyond them lies less than 1e-25 of a normal 
 TOO_FINE = "Count in coarser steps, or use method='rdp'."
 
 
+class TooFine(InputError):
+    """The loss grid would need too many cells."""
+
+
 @dataclass(frozen=True)
 class Curve:
     """δ as a function of ε, for all real ε, and the losses that carry all but 1e-22 of the mass."""
@@ -201,5 +205,5 @@ def _grid_nodes(mechanism: Mechanism, shift: float, both_shifts: bool) -> Nodes:
     else:
         raise InputError("event", "must be noise on a grid", mechanism)
     if nodes is None:
-        raise InputError("a grid of this fineness", "cannot be handled by PLD", mechanism, TOO_FINE)
+        raise TooFine("a grid of this fineness", "cannot be handled by PLD", mechanism, TOO_FINE)
     return nodes

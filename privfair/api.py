@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.encoder import Encoder
@@ -87,6 +87,10 @@ def train(
     try:
         with nullcontext() if kept is None else kept.locked():
             return _finish(run(setting, kept, report, planned), kept)
+    except Refused:
+        if kept is not None and resume is None and (setting.desk is None or not setting.desk.rows):
+            kept.remove()  # refused before anything was released: nothing to resume
+        raise
     finally:
         if setting.books is not None:
             setting.books.ledger.close()

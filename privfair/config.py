@@ -101,7 +101,7 @@ class PrivacyConfig(Section):
     noise_multiplier: float | None = Field(None, gt=0)  # DP-SGD: noise scale over max_grad_norm
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
     # how much of epsilon a channel may cost by itself; updates get what is left
-    count_share: float = Field(0.03, gt=0, lt=1)
+    count_share: float = Field(0.05, gt=0, lt=1)
     prediction_share: float = Field(0.5, gt=0, lt=1)
     evaluation_share: float = Field(0.05, gt=0, lt=1)
     # public sampling; without them a second phase plans it from the released counts

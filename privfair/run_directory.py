@@ -129,6 +129,10 @@ class RunDirectory:
             raise InputError("config.toml", rule, "changed", "Its ε was planned for it. Start a new run.")
         return run, KeyPair(load_client(keys), load_server(keys)) if keys.is_dir() else None, ledger_id
 
+    def remove(self) -> None:
+        """Forget a run that never began."""
+        shutil.rmtree(self.path)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """While this process works on the run; another one is refused."""

@@ -60,11 +60,12 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
     setting = outcome.setting
     schema = setting.federation.schema
     released = None
-    if outcome.released is not None:
-        released = released_figures([reply.confusion for reply in outcome.released], schema)
+    noise = outcome.state.terms.evaluation
+    if outcome.released is not None and noise is not None:
+        released = released_figures([reply.confusion for reply in outcome.released], schema, noise)
     if setting.evaluator is None:
         nothing: dict[str, Any] = {"accuracy": None, "unfairness": {}, "by_attribute": {}, "groups": {}}
-        return {**nothing, **(released or {}), "rmse": None, "confidence_intervals": {}, "figures": "released"}
+        return {**nothing, "confidence_intervals": {}, **(released or {}), "rmse": None, "figures": "released"}
     test = setting.evaluator.predicted("test")
     return {
         "accuracy": accuracy(test, schema),

@@ -15,6 +15,7 @@ app = typer.Typer(
     name="privfair",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated training that is fair over all the data, with its privacy cost written down.",
 )
@@ -49,6 +50,7 @@ def main() -> None:
 
     Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice).
     """
+    sys.path.insert(0, "")  # a model of one's own may be in this folder
     try:
         app()
     except InputError as error:

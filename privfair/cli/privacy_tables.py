@@ -37,6 +37,8 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
         f"neighbours: {privacy['neighbours']}.",
         markup=False,
     )
+    if privacy["epsilon_of"] == "plan":
+        console.print("  It is the plan's: how much of it is released depends on the released counts.", markup=False)
     table = _table("")
     for column in ("ε of", "", "PLD", "RDP"):
         table.add_column(column, justify="right" if column in ("PLD", "RDP") else "left")
@@ -45,7 +47,7 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
         for number, (name, value) in enumerate(_shortened(rows)):
             table.add_row(kind if number == 0 else "", name, _epsilon(value["pld"]), _epsilon(value["rdp"]))
     for attribute, value in privacy["change_of_group"].items():
-        table.add_row("changing", attribute, "", _epsilon(value))
+        table.add_row("changing a person's", attribute, "", _epsilon(value))
     console.print(table)
     console.print(f"  Followed: {privacy['objective']}.", markup=False)
     console.print("  Not covered:", markup=False)
@@ -65,7 +67,7 @@ def _shortened(rows: list[tuple[str, dict[str, Any]]], most: int = 8) -> list[tu
         return rows
     dearest = sorted(rows, key=lambda row: -(row[1]["rdp"] or float("inf")))[: most - 1]
     rest = len(rows) - len(dearest)
-    return [*dearest, (f"… and {rest} more, none dearer (privacy.json)", {"pld": 0.0, "rdp": 0.0})]
+    return [*dearest, (f"… and {rest} more, none larger (privacy.json)", {"pld": 0.0, "rdp": 0.0})]
 
 
 def _epsilon(value: float | None) -> str:

@@ -72,7 +72,13 @@ def train(
         def planned(plan: dict[str, Any]) -> None:
             print_plan(Console(stderr=True, highlight=False), plan)
 
-        result = run_training(**arguments, report=report, planned=planned)
+        try:
+            result = run_training(**arguments, report=report, planned=planned)
+        except KeyboardInterrupt:
+            progress.stop()
+            where = arguments.get("resume") or arguments["out"]
+            Console(stderr=True).print(f"Interrupted. Continue with: privfair train --resume {where}", soft_wrap=True)
+            raise typer.Exit(130) from None
     _print(result, resolved)
 
 
@@ -100,7 +106,10 @@ def _print(result: Result, config: Config) -> None:
         + (f"Figures on the {records} test records of all clients." if records else "")
     )
     if metrics["figures"] == "released":
-        console.print("The data have a budget: only released figures are shown, from noisy counts where asked for.")
+        if result.accuracy is None:
+            console.print('No figures: data with a budget show none. For noisy ones: privacy.evaluation = "laplace".')
+        else:
+            console.print("Figures from noisy counts, the only ones of data with a budget; intervals: of that noise.")
     figures = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     figures.add_column("figure")
     figures.add_column("value", justify="right")

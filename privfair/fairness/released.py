@@ -10,19 +10,47 @@ from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.datasets.records import Schema
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.entropy import SystemEntropy
+
+Tables = list[NDArray[np.int64]]  # one per attribute: (groups, label, decision), over all clients
 
 
-def released_figures(tables: Sequence[tuple[NDArray[np.int64], ...]], schema: Schema) -> dict[str, Any]:
+def released_figures(
+    replies: Sequence[tuple[NDArray[np.int64], ...]], schema: Schema, noise: CountNoise, *, draws: int = 400
+) -> dict[str, Any]:
     """Accuracy, and for each attribute rates by group and their largest gaps, from every client's noisy counts.
 
-    Counts are summed over clients first, then cut at 0: sums of unclamped noisy counts are unbiased. Rates of small
-    groups are as noisy as their counts; a rate without records is None.
+    Intervals (95%) are of the noise alone: the same figures with as much noise once more, drawn `draws` times.
+    """
+    totals = [np.sum([client[a] for client in replies], axis=0) for a in range(len(schema.sensitive))]
+    found = _figures(totals, schema)
+    entropy = SystemEntropy()
+    again: dict[str, list[float]] = {}
+    for _ in range(draws):
+        noisy = []
+        for table in totals:
+            shape = (len(replies), *table.shape)
+            noisy.append(table + noise.release(np.zeros(shape, dtype=np.int64), entropy).sum(axis=0))
+        redrawn = _figures(noisy, schema)
+        for name, value in {"accuracy": redrawn["accuracy"], **redrawn["unfairness"]}.items():
+            if value is not None:
+                again.setdefault(name, []).append(value)
+    intervals = {name: np.quantile(values, (0.025, 0.975)).tolist() for name, values in again.items()}
+    return {**found, "confidence_intervals": intervals}
+
+
+def _figures(totals: Tables, schema: Schema) -> dict[str, Any]:
+    """The figures of summed counts.
+
+    They are cut at 0 only after summing over clients: sums of unclamped noisy counts are unbiased. A rate without
+    records is None.
     """
     by_attribute: dict[str, Any] = {}
     groups: dict[str, Any] = {}
     accuracy = None
     for a, attribute in enumerate(schema.sensitive):
-        table: FloatArray = np.maximum(np.sum([client[a] for client in tables], axis=0), 0).astype(float)
+        table: FloatArray = np.maximum(totals[a], 0).astype(float)
         if a == 0 and table.sum() > 0:
             accuracy = float((table[:, 0, 0] + table[:, 1, 1]).sum() / table.sum())
         rates = {

@@ -73,11 +73,11 @@ class PrivateCounts:
         )
 
     def _least(self) -> int:
-        """The smallest released count that is taken for more than noise: an empty cell passes once in about 100."""
+        """The smallest released count that is taken for more than noise: an empty cell passes once in about 40."""
         noise = self.planner.count_noise
         if noise is None:
             return 1
-        tail = 4.0 if noise.kind == "laplace" else 2.33  # of exp(-t)/2, of the normal law
+        tail = 3.0 if noise.kind == "laplace" else 2.0  # of exp(-t)/2, of the normal law
         return max(self.planner.config.min_count, math.ceil(tail * noise.scale))
 
     def _sampling(self, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Sampling:

@@ -65,14 +65,15 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
     claim, privacy = terms.claim, config.privacy
     lines = []
     if claim is not None and math.isfinite(claim.pld):
-        kind = "planned from released counts, in two phases" if claim.two_phases else "fixed beforehand"
+        kind = "made in two phases, from released counts," if claim.two_phases else "fixed beforehand"
+        spare = f"{privacy.retries} release" + ("s" if privacy.retries != 1 else "")
         lines.append(
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
-            f"and has room for {privacy.retries} release(s) lost in a crash."
+            f"and has room for {spare} of each client and channel lost in a crash."
         )
     left_out = int(np.count_nonzero(terms.records == 0))
     if left_out:
-        lines.append(f"{left_out} client(s) with a released count below {terms.least} take no part.")
+        lines.append(f"Clients with a released count below {terms.least}, which take no part: {left_out}.")
     if terms.sharing is not None:
         lines.append(_expected_error(terms, planner.cells))
         heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())

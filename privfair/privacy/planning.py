@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.bounds import Method, spent
-from accountant.calibration import Channel, calibrate
+from accountant.calibration import Channel
 from accountant.errors import InputError
 from accountant.events import Composed, Event, Nothing
 from accountant.neighbouring import Adjacency
@@ -34,7 +34,7 @@ from privfair.kernels.parse import parse_kernel
 from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
 from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
-from privfair.privacy.by_pld import by_pld
+from privfair.privacy.by_pld import by_pld, calibrated_factor
 from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
 from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
 
@@ -284,7 +284,7 @@ class Planner:
             )
             factor = self._factor([channel, *others])
         else:
-            factor = calibrate([channel], c.prediction_share * target, c.delta, c.target_method).factor
+            factor = calibrated_factor([channel], c.prediction_share * target, c.delta, c.target_method)
         return start.with_grid_scale(start.grid_scale * factor)
 
     def _require_range(self) -> tuple[float, float]:
@@ -314,10 +314,10 @@ class Planner:
         c = self.config
         epsilon, delta = self._left()
         if self.one_phase:
-            return calibrate([*self._fixed(), *channels], epsilon, delta, c.target_method).factor
-        factor = calibrate(channels, epsilon, delta, c.target_method).factor
+            return calibrated_factor([*self._fixed(), *channels], epsilon, delta, c.target_method)
+        factor = calibrated_factor(channels, epsilon, delta, c.target_method)
         if c.target_method == "pld":
-            factor = max(factor, calibrate(channels, LOOSER * epsilon, delta, "rdp").factor)
+            factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
         return factor
 
     def _left(self) -> tuple[float, float]:

@@ -61,6 +61,7 @@ def statement(
         "private": not (unbounded or beyond or books.seeded),
         "claim": _claim(books, schema, unbounded, beyond),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
+        "epsilon_of": "plan" if by_plan else "releases",
         "delta": delta,
         "adjacency": str(planner.adjacency),
         "neighbours": _neighbours(planner.adjacency),

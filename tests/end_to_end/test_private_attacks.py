@@ -99,6 +99,7 @@ def test_a_run_that_cannot_end_does_not_begin(tmp_path: Path, url: str) -> None:
             privacy=GIVEN, federation={**QUICK, "rounds": 50}, run={"ledger": url}, dataset=toy(), out=tmp_path / "run"
         )
     assert url_rows(url) == before
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("change", [("rounds = 3", "rounds = 30"), ("count_noise = 2.0", "count_noise = 50.0")])

@@ -90,7 +90,7 @@ def test_the_mean_score_has_the_standard_error_that_the_plan_tells() -> None:
 def test_who_takes_part_follows_from_counts_by_rule(cells: list[tuple[int, int]], rate: float | None) -> None:
     """Every cell that is large enough at a client that is speaks, with one score or more; no other.
 
-    Large enough: at least min_count, and at least four times the scale of the noise on counts.
+    Large enough: at least min_count, and at least three times the scale of the noise on counts.
     """
     totals = np.array([sum(own) for own in cells])
     privacy = {"epsilon": 3.0, "delta": 1e-6, "target_method": "rdp"} if rate is None else {**GIVEN, **RATES}
@@ -98,7 +98,7 @@ def test_who_takes_part_follows_from_counts_by_rule(cells: list[tuple[int, int]]
         privacy |= {"prediction_rate": rate, "delta": 1e-6}
     plan = planner(privacy)
     assert plan.count_noise is not None
-    least = max(10, np.ceil(4 * plan.count_noise.scale))
+    least = max(10, np.ceil(3 * plan.count_noise.scale))
     if totals.max() < least:
         return
     terms = settle(plan, cells)

@@ -249,3 +249,18 @@ def test_overlapping_cells_add_up_and_exclusive_ones_do_not(notion: str, attribu
     counts, scores, updates = dp_events(terms, rounds=3, retries=1, rate=0.5)
     expected = by_pld([*[counts] * copies, *[scores] * copies, updates])
     assert terms.claim.pld == pytest.approx(expected, abs=1e-4 * math.sqrt(30))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "message"),
+    [
+        ({"epsilon": 1.0, "noise_multiplier": 0.3, **RATES}, "epsilon must be within reach of some noise"),
+        (
+            {"epsilon": 1e-5, **RATES},
+            r"privacy.epsilon must be large enough for the grid of PLD.*target_method = \"rdp\"",
+        ),
+    ],
+)
+def test_what_cannot_be_calibrated_is_told_in_words(privacy: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        planner(privacy).require_plannable()

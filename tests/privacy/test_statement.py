@@ -68,7 +68,7 @@ def test_what_is_not_covered(tmp_path: Path) -> None:
     assert "Seeded noise" not in simulation
     assert "declared public" not in simulation
     assert "Time:" in simulation
-    assert "Hyper-parameters" in simulation
+    assert "hyper-parameters chosen" in simulation
     encrypted = lines(aggregation={"scheme": "bfv"})
     assert "All clients share one key" in encrypted
     seeded = {**GIVEN, **RATES, "dataset": "seeded"}
