@@ -62,7 +62,8 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
     released = None
     noise = outcome.state.terms.evaluation
     if outcome.released is not None and noise is not None:
-        released = released_figures([reply.confusion for reply in outcome.released], schema, noise)
+        rng = stream(setting.config.run.seed, "released")
+        released = released_figures([reply.confusion for reply in outcome.released], schema, noise, rng)
     if setting.evaluator is None:
         nothing: dict[str, Any] = {"accuracy": None, "unfairness": {}, "by_attribute": {}, "groups": {}}
         return {**nothing, "confidence_intervals": {}, **(released or {}), "rmse": None, "figures": "released"}

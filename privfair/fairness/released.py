@@ -11,21 +11,27 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.datasets.records import Schema
 from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.entropy import SystemEntropy
+from privfair.mechanisms.entropy import SeededEntropy
 
 Tables = list[NDArray[np.int64]]  # one per attribute: (groups, label, decision), over all clients
 
 
 def released_figures(
-    replies: Sequence[tuple[NDArray[np.int64], ...]], schema: Schema, noise: CountNoise, *, draws: int = 400
+    replies: Sequence[tuple[NDArray[np.int64], ...]],
+    schema: Schema,
+    noise: CountNoise,
+    rng: np.random.Generator,
+    *,
+    draws: int = 400,
 ) -> dict[str, Any]:
     """Accuracy, and for each attribute rates by group and their largest gaps, from every client's noisy counts.
 
-    Intervals (95%) are of the noise alone: the same figures with as much noise once more, drawn `draws` times.
+    Intervals (95%) are of the noise alone: the same figures with as much noise once more, drawn `draws` times from
+    `rng`. They say nothing that the released counts do not.
     """
     totals = [np.sum([client[a] for client in replies], axis=0) for a in range(len(schema.sensitive))]
     found = _figures(totals, schema)
-    entropy = SystemEntropy()
+    entropy = SeededEntropy(rng)
     again: dict[str, list[float]] = {}
     for _ in range(draws):
         noisy = []

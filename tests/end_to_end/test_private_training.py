@@ -283,7 +283,7 @@ def test_data_with_a_budget_show_no_exact_figure(tmp_path: Path, url: str, evalu
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["figures"] == "released"
     assert metrics["objective"] == {}
-    assert metrics["confidence_intervals"] == {}
+    assert bool(metrics["confidence_intervals"]) == (evaluation != "none")  # of the released counts' noise
     assert metrics["data"]["clients"].keys() == {"client0", "client1", "client2"}
     assert all(set(c) == {"released"} for c in metrics["data"]["clients"].values())
     assert not keys_of(metrics) & {"train", "test", "train_mmd2", "test_mmd2", "train_objective", "mean_score"}

@@ -14,7 +14,7 @@ EXACT = np.array([[[300, 100], [100, 300]], [[200, 200], [100, 300]]])
 
 
 def test_without_noise_the_figures_are_those_of_the_counts() -> None:
-    found = released_figures([(EXACT,)], SCHEMA, CountNoise("laplace", 1e-3), draws=5)
+    found = released_figures([(EXACT,)], SCHEMA, CountNoise("laplace", 1e-3), np.random.default_rng(0), draws=5)
     assert found["accuracy"] == pytest.approx(1100 / 1600)
     assert found["unfairness"]["statistical_parity"] == pytest.approx(500 / 800 - 400 / 800)
     assert found["unfairness"]["predictive_equality"] == pytest.approx(0.25)
@@ -28,6 +28,8 @@ def test_intervals_cover_the_truth() -> None:
     hits = 0
     for _ in range(200):
         replies = [(noise.release(EXACT // 4, entropy),) for _ in range(4)]
-        low, high = released_figures(replies, SCHEMA, noise, draws=100)["confidence_intervals"]["accuracy"]
+        low, high = released_figures(replies, SCHEMA, noise, np.random.default_rng(0), draws=100)[
+            "confidence_intervals"
+        ]["accuracy"]
         hits += low <= 1100 / 1600 <= high
     assert hits >= 170
