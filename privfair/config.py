@@ -144,7 +144,7 @@ class RunConfig(Section):
     ledger: str | None = None  # default: $PRIVFAIR_LEDGER, or privfair-ledger.sqlite in this folder
     key: str | None = None  # the owner's key file, for signed ledgers and for fingerprints
     out: str | None = None
-    engine: Literal["local"] = "local"
+    engine: Literal["local", "stacked"] = "local"
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
 

@@ -31,38 +31,38 @@ class Evaluator:
     def __init__(self, federation: Federation, cells: Cells, kernel: Kernel, strength: float, model: FlatModel) -> None:
         """Pool the records once."""
         self.schema = federation.schema
-        self._cells, self._kernel, self._strength, self._model = cells, kernel, strength, model
-        self._task = TaskKind.of(federation.schema)
-        self._parts = {"train": federation.pooled_train(), "test": federation.pooled_test()}
-        self._tensors = {
+        self.cells, self.kernel, self.strength, self.model = cells, kernel, strength, model
+        self.task = TaskKind.of(federation.schema)
+        self.parts = {"train": federation.pooled_train(), "test": federation.pooled_test()}
+        self.tensors = {
             name: (torch.tensor(r.features, dtype=model.flat.dtype), torch.tensor(r.labels, dtype=model.flat.dtype))
-            for name, r in self._parts.items()
+            for name, r in self.parts.items()
         }
 
     def predicted(self, part: str) -> Predicted:
         """What the model says of the train or test records."""
-        x, y = self._tensors[part]
-        outputs = self._model.evaluate(x)
-        predictions = self._task.predictions(outputs).numpy().astype(np.float64)
-        losses = self._task.losses(outputs, y).numpy().astype(np.float64)
-        scores = self._task.scores(outputs, y, self._cells.notion.score).numpy().astype(np.float64)
-        return Predicted(self._parts[part], predictions, losses, scores)
+        x, y = self.tensors[part]
+        outputs = self.model.evaluate(x)
+        predictions = self.task.predictions(outputs).numpy().astype(np.float64)
+        losses = self.task.losses(outputs, y).numpy().astype(np.float64)
+        scores = self.task.scores(outputs, y, self.cells.notion.score).numpy().astype(np.float64)
+        return Predicted(self.parts[part], predictions, losses, scores)
 
     def row(self, round_number: int) -> Row:
         """One line of the history, under the model's present parameters."""
         row: Row = {"round": round_number}
         for part in ("train", "test"):
-            if not len(self._parts[part]):
+            if not len(self.parts[part]):
                 continue
             predicted = self.predicted(part)
             loss = float(predicted.losses.mean())
             if not math.isfinite(loss):
                 what = f"{part} loss of round {round_number}"
                 raise InputError(what, "must be finite", loss, "Try a smaller learning rate.")
-            mmd2 = penalty_mmd2(predicted, self._cells, self._kernel)
-            row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self._strength * mmd2}
+            mmd2 = penalty_mmd2(predicted, self.cells, self.kernel)
+            row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self.strength * mmd2}
             if part == "test":
                 row |= {"accuracy": accuracy(predicted, self.schema), **unfairness(predicted, self.schema)}
-                row[self._cells.notion.name] = notion_gap(predicted, self.schema, self._cells)
+                row[self.cells.notion.name] = notion_gap(predicted, self.schema, self.cells)
                 row["rmse"] = root_mean_squared_error(predicted) if self.schema.task == "regression" else None
         return row

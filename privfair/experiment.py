@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator, Row
 from privfair.fairness.cells import Cells
 from privfair.fairness.notions import Notion, notion_by_name
-from privfair.interfaces import ServerState, expect
+from privfair.interfaces import Backend, ServerState, expect
 from privfair.kernels.parse import parse_kernel
 from privfair.messages import EvaluateRequest, Evaluation, Parameters, Sealed
 from privfair.metering import Metered
@@ -152,7 +152,7 @@ def build(
         desk = books.desk(clients, cells, schema, planner.adjacency, config)
         negotiator = PrivateCounts(planner, desk.releases_of_counts)
     check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size)
-    backend = Metered(InProcess(clients, check, desk))
+    backend = Metered(_backend(config, clients, check, desk))
     exact = books is None or not books.budgeted
     kernel, strength = parse_kernel(config.fairness.kernel), config.fairness.strength
     return Setting(
@@ -172,6 +172,15 @@ def build(
         desk=desk,
         planner=planner,
     )
+
+
+def _backend(config: Config, clients: Sequence[Client], check: ReplyCheck, desk: Desk | None) -> Backend:
+    """Where the clients live."""
+    if config.run.engine == "stacked":
+        from privfair.backends.stacked.backend import Stacked
+
+        return Stacked(clients, check, desk)
+    return InProcess(clients, check, desk)
 
 
 def _pooled(federation: Federation) -> tuple[ClientData, ...]:
@@ -238,8 +247,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@_one_thread()
-def run(
+def run_rounds(
     setting: Setting,
     directory: RunDirectory | None = None,
     report: Report | None = None,
@@ -272,6 +280,17 @@ def run(
     setting.replica.at(state.model)
     setting.model.load(setting.replica.result)
     return RunOutcome(setting, state, history, before + time.perf_counter() - started, released)
+
+
+@_one_thread()
+def run(
+    setting: Setting,
+    directory: RunDirectory | None = None,
+    report: Report | None = None,
+    planned: Planned | None = None,
+) -> RunOutcome:
+    """As `run_rounds`, in one thread: the fastest for small models."""
+    return run_rounds(setting, directory, report, planned)
 
 
 Start = tuple[ServerState, list[Row], float, tuple[Evaluation, ...] | None]

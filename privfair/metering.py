@@ -17,35 +17,35 @@ class Metered:
 
     def __init__(self, backend: Backend) -> None:
         """Start at 0."""
-        self._backend = backend
+        self.inner = backend
         self.bytes_up = 0
         self.bytes_down = 0
 
     @property
     def clients(self) -> int:
         """How many clients there are."""
-        return self._backend.clients
+        return self.inner.clients
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
         """Ask, and count."""
         requests = {k: request(k) for k in clients}
-        replies = self._backend.exchange(clients, requests.__getitem__)
+        replies = self.inner.exchange(clients, requests.__getitem__)
         self.bytes_down += sum(size(r) for r in requests.values())
         self.bytes_up += sum(size(r) for r in replies)
         return replies
 
     def client_state(self) -> Memory:
         """The backend's."""
-        return self._backend.client_state()
+        return self.inner.client_state()
 
     def restore(self, state: Memory, bytes_up: int, bytes_down: int) -> None:
         """Go on from a checkpoint."""
-        self._backend.restore_clients(state)
+        self.inner.restore_clients(state)
         self.bytes_up, self.bytes_down = bytes_up, bytes_down
 
     def restore_clients(self, state: Memory) -> None:
         """The backend's."""
-        self._backend.restore_clients(state)
+        self.inner.restore_clients(state)
 
 
 def size(value: Any) -> int:

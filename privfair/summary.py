@@ -32,6 +32,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "privacy": _privacy(outcome),
         "aggregation": {"scheme": config.scheme, "quantised": config.scheme != "plain" or config.aggregation.quantise},
         "bytes": {"up": setting.backend.bytes_up, "down": setting.backend.bytes_down},
+        "engine": config.run.engine,
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
         "data": {

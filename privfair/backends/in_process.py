@@ -19,29 +19,29 @@ class InProcess:
 
     def __init__(self, clients: Sequence[Client], check: ReplyCheck, desk: Desk | None = None) -> None:
         """The clients, in the order of their numbers."""
-        self._clients = list(clients)
-        self._check = check
-        self._desk = desk
+        self.members = list(clients)
+        self.check = check
+        self.desk = desk
 
     @property
     def clients(self) -> int:
         """How many there are."""
-        return len(self._clients)
+        return len(self.members)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
         """Ask each in turn."""
-        if self._desk is None:
+        if self.desk is None:
             return [self._answer(k, request(k)) for k in clients]
-        return self._desk.answer([(k, request(k)) for k in clients], self._answer)
+        return self.desk.answer([(k, request(k)) for k in clients], self._answer)
 
     def _answer(self, client: int, request: Request) -> Reply:
-        return self._check(self._clients[client].name, request, self._clients[client].respond(request))
+        return self.check(self.members[client].name, request, self.members[client].respond(request))
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""
-        return {str(c.index): c.control for c in self._clients if c.control is not None}
+        return {str(c.index): c.control for c in self.members if c.control is not None}
 
     def restore_clients(self, state: Memory) -> None:
         """Give them back."""
-        for client in self._clients:
+        for client in self.members:
             client.control = state.get(str(client.index))

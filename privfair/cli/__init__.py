@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, data, kernels, keys, train
+from privfair.cli import audit, budget, calibrate, data, kernels, keys, reproduce, sweep, train
 
 app = typer.Typer(
     name="privfair",
@@ -25,6 +25,8 @@ app.command()(calibrate.calibrate)
 app.add_typer(data.app, name="data")
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
+app.command()(reproduce.reproduce)
+app.command()(sweep.sweep)
 app.command()(train.train)
 
 

@@ -63,31 +63,31 @@ class Client:
         """`model` is scratch space, and `replica` the shared model, of all clients in one process."""
         self.index = index
         self.name = data.name
-        self._seed = seed
-        self._entropy = entropy
-        self._model = model
-        self._replica = replica
-        self._task = TaskKind.of(schema)
-        self._data = self._tensors(data.train, cells)
-        self._test = self._tensors(data.test, cells)
+        self.seed = seed
+        self.entropy = entropy
+        self.model = model
+        self.replica = replica
+        self.task = TaskKind.of(schema)
+        self.data = self._tensors(data.train, cells)
+        self.test_data = self._tensors(data.test, cells)
         self._groups = tuple(len(attribute.values) for attribute in schema.sensitive)
         self.control: FloatArray | None = None
 
     @property
     def cell_counts(self) -> NDArray[np.int64]:
         """Records in each cell. Not for sending: they price answers where the owner declared them public."""
-        counts: NDArray[np.int64] = self._data.membership.sum(axis=0, dtype=np.int64)
+        counts: NDArray[np.int64] = self.data.membership.sum(axis=0, dtype=np.int64)
         return counts
 
     def _tensors(self, records: Records, cells: Cells) -> TrainingData:
-        dtype = self._model.flat.dtype
+        dtype = self.model.flat.dtype
         return TrainingData(
             records=records,
             x=torch.tensor(records.features, dtype=dtype),
             y=torch.tensor(records.labels, dtype=dtype),
             membership=cells.membership(records),
             cells=cells,
-            task=self._task,
+            task=self.task,
         )
 
     def respond(self, request: Request) -> Reply:
@@ -102,39 +102,39 @@ class Client:
             case MeasureRequest():
                 return self._measure(request)
             case EvaluateRequest():
-                self._model.load(self._replica.result_at(request.model))
-                tables = confusion_tables(self._test, self._model, self._groups)
-                entropy = self._entropy("evaluation", 0)
+                self.model.load(self.replica.result_at(request.model))
+                tables = confusion_tables(self.test_data, self.model, self._groups)
+                entropy = self.entropy("evaluation", 0)
                 return Evaluation(tuple(request.noise.release(table, entropy) for table in tables))
 
     def _counts(self, request: CountsRequest) -> Counts:
         """Exact or noisy; the total is the cells' sum where they add up to it."""
-        cells = self._data.cells
-        told = cells.tell(self._data.membership)
+        cells = self.data.cells
+        told = cells.tell(self.data.membership)
         if request.noise is not None:
-            told = request.noise.release(told, self._entropy("counts", 0))
+            told = request.noise.release(told, self.entropy("counts", 0))
         return Counts(*cells.read(told))
 
     def _scores(self, request: ScoresRequest) -> Scores:
         """So many scores of each cell: a simple random sample as it is, or a private message."""
-        self._model.load(self._replica.at(request.model).values)
-        scores = all_scores(self._model, self._data)
+        self.model.load(self.replica.at(request.model).values)
+        scores = all_scores(self.model, self.data)
         if request.release is not None:
-            return self._private_scores(request, request.release, scores)
-        rng = stream(self._seed, "scores", request.round, self.index)
+            return self.private_scores(request, request.release, scores)
+        rng = stream(self.seed, "scores", request.round, self.index)
         shared = []
         for cell, quota in enumerate(request.quotas):
-            rows = np.flatnonzero(self._data.membership[:, cell])
+            rows = np.flatnonzero(self.data.membership[:, cell])
             # fewer than asked for only where the server knows noisy counts, and scores without noise are told anyway
             shared.append(scores[rng.choice(rows, size=min(int(quota), rows.size), replace=False)])
         return Scores(tuple(shared))
 
-    def _private_scores(self, request: ScoresRequest, release: ScoreRelease, scores: FloatArray) -> Scores:
+    def private_scores(self, request: ScoresRequest, release: ScoreRelease, scores: FloatArray) -> Scores:
         """Messages of fixed length; cells with a quota of 0 are left out by public rule."""
-        entropy = self._entropy("predictions", request.round)
+        entropy = self.entropy("predictions", request.round)
         shared: list[FloatArray] = []
         for cell, quota in enumerate(request.quotas):
-            mine = scores[self._data.membership[:, cell]]
+            mine = scores[self.data.membership[:, cell]]
             if not quota:
                 shared.append(np.zeros(0))
             elif release.rates is None:
@@ -144,17 +144,21 @@ class Client:
         return Scores(tuple(shared))
 
     def _measure(self, request: MeasureRequest) -> Measures:
-        at = self._replica.at(request.model)
+        at = self.replica.at(request.model)
         values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
-        self._model.load(values)
-        return Measures(measure(request.quantities, self._data, self._model))
+        self.model.load(values)
+        return Measures(measure(request.quantities, self.data, self.model))
 
     def _train(self, request: TrainRequest) -> Update:
         """Local training; the weighted change, with SCAFFOLD's new control variate (option II) where asked for."""
-        at = self._replica.at(request.model)
+        at = self.replica.at(request.model)
         start = at.values
-        shift = self._shift(request, at)
-        trained = self._trained(request, start, shift)
+        shift = self.shift(request, at)
+        return self.update(request, at, shift, self._trained(request, start, shift))
+
+    def update(self, request: TrainRequest, at: Parameters, shift: FloatArray | None, trained: Trained) -> Update:
+        """What is sent after local training, whoever computed it; a new control variate is kept."""
+        start = at.values
         delta = trained.parameters - start
         control = None
         if shift is not None and self.control is not None and at.control is not None:
@@ -169,9 +173,9 @@ class Client:
         if not isinstance(request.work, PrivateWork) and not np.all(np.isfinite(delta)):
             name = f"update of client {self.name!r}"
             raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
-        return Update(self._replica.contribution(delta, control, snapshot, request.weight))
+        return Update(self.replica.contribution(delta, control, snapshot, request.weight))
 
-    def _shift(self, request: TrainRequest, at: Parameters) -> FloatArray | None:
+    def shift(self, request: TrainRequest, at: Parameters) -> FloatArray | None:
         """SCAFFOLD's c − c_k."""
         if not request.correct or at.control is None:
             return None
@@ -182,13 +186,13 @@ class Client:
 
     def _trained(self, request: TrainRequest, start: FloatArray, shift: FloatArray | None) -> Trained:
         if isinstance(request.work, PrivateWork):
-            entropy = self._entropy("updates", request.round)
+            entropy = self.entropy("updates", request.round)
             # Whoever knew the masks of dropout would see one record shift those of all after it: they are secret, too.
-            seed = secrets.randbits(128) if entropy.claim else self._seed
+            seed = secrets.randbits(128) if entropy.claim else self.seed
             with torch_seeded(seed, "module", request.round, self.index):
-                return train_privately(request, start, self._data, self._model, entropy, shift)
-        if not len(self._data.records):  # nothing to learn from: no step, whatever was asked
+                return train_privately(request, start, self.data, self.model, entropy, shift)
+        if not len(self.data.records):  # nothing to learn from: no step, whatever was asked
             return Trained(start, 0, None)
-        rng = stream(self._seed, "minibatches", request.round, self.index)
-        with torch_seeded(self._seed, "module", request.round, self.index):
-            return train_locally(request, start, self._data, self._model, rng, shift)
+        rng = stream(self.seed, "minibatches", request.round, self.index)
+        with torch_seeded(self.seed, "module", request.round, self.index):
+            return train_locally(request, start, self.data, self.model, rng, shift)

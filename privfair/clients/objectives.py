@@ -18,7 +18,7 @@ from privfair.arrays import FloatArray
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import Records
 from privfair.fairness.cells import Cells
-from privfair.fairness.tracking import DriftingPenalty, TrackedPenalty, tracked_penalty
+from privfair.fairness.tracking import SAME_SCORE, DriftingPenalty, TrackedPenalty, tracked_penalty
 from privfair.kernels.mmd import Pair
 from privfair.kernels.parse import parse_kernel
 from privfair.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
@@ -116,7 +116,8 @@ def _own(objective: OwnPenalty, data: TrainingData) -> SlopeRule:
         for comparison in data.cells.comparisons:
             rows = [np.flatnonzero(member[:, c]) for c in comparison.cells]
             for first, second in combinations([r for r in rows if r.size], 2):
-                slope_first, slope_second = Pair(scores[first], scores[second], kernel).slopes(biased=True)
+                pair = Pair(scores[first], scores[second], kernel, tie=SAME_SCORE)
+                slope_first, slope_second = pair.slopes(biased=True)
                 total[first] += objective.strength * slope_first
                 total[second] += objective.strength * slope_second
         return total * positions.size

@@ -27,6 +27,13 @@ from privfair.kernels.parse import parse_kernel
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.grid_noise import ScoreNoise
 
+SAME_SCORE = 1e-6
+"""Scores nearer than this (relative to the larger of 1 and the score) are one score.
+
+The same record gives scores that differ in the last bit, by the order in which products are added; rounding must not
+decide on which side of itself a record is, where the kernel has a kink.
+"""
+
 
 @dataclass(frozen=True, eq=False)
 class NoisyScores:
@@ -99,7 +106,7 @@ class TrackedPenalty:
     def _embedding(self, factors: Factors) -> Embedding:
         scores = np.concatenate([self.shared.scores[c] for c in factors])
         weights = np.concatenate([factor * self.shared.weights[c] for c, factor in factors.items()])
-        return Embedding(self._on_scores, scores, weights, domain=self.shared.domain)
+        return Embedding(self._on_scores, scores, weights, domain=self.shared.domain, tie=SAME_SCORE)
 
     def _padding(self, factors: Factors) -> Embedding | None:
         """What takes back the padding of noisy messages."""
@@ -188,8 +195,9 @@ class DriftingPenalty:
             weights = [
                 np.full(self._members[c].size, sign * f * self._shares[c] / self._members[c].size) for c, f in parts
             ]
+            domain = self._tracked.shared.domain
             result.append(
-                Embedding(self._tracked.kernel, samples, np.concatenate(weights), domain=self._tracked.shared.domain)
+                Embedding(self._tracked.kernel, samples, np.concatenate(weights), domain=domain, tie=SAME_SCORE)
             )
         return result
 

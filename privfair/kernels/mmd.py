@@ -63,8 +63,11 @@ def mmd2_from_noisy(x: Any, y: Any, kernel: Kernel, noise: Noise) -> Estimate:
 class Pair:
     """Two weighted samples under one kernel, with the sums that every statistic of them needs."""
 
-    def __init__(self, x: Any, y: Any, kernel: Kernel, weights0: Any = None, weights1: Any = None) -> None:
-        """Check the scores and prepare their embeddings."""
+    def __init__(
+        self, x: Any, y: Any, kernel: Kernel, weights0: Any = None, weights1: Any = None, *, tie: float = 0.0
+    ) -> None:
+        """Check the scores and prepare their embeddings; `tie` as for `Embedding`."""
+        self._tie = tie
         self.x, self.y = as_scores("x", x), as_scores("y", y)
         self.wx = as_weights("weights0", weights0, self.x.size)
         self.wy = as_weights("weights1", weights1, self.y.size)
@@ -108,6 +111,7 @@ class Pair:
                 weights,
                 domain=domain if domain[0] < domain[1] else None,
                 tolerance=_TABLE_TOLERANCE,
+                tie=self._tie,
             )
         return self._embeddings[of_x].evaluate(points, order)
 

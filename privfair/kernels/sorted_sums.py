@@ -44,8 +44,13 @@ class _Tables:
 class SortedSums:
     """z ↦ Σ_j w_j E(z − y_j) and its derivatives."""
 
-    def __init__(self, exponential: ExponentialPolynomial, samples: FloatArray, weights: FloatArray) -> None:
-        """Sort the samples; equal ones become one with the sum of their weights."""
+    def __init__(
+        self, exponential: ExponentialPolynomial, samples: FloatArray, weights: FloatArray, tie: float = 0.0
+    ) -> None:
+        """Sort the samples; equal ones become one with the sum of their weights.
+
+        A sample y with |z − y| ≤ tie·max(1, |y|) is taken to be at z where the derivative has a kink.
+        """
         self._exponential = exponential
         order = np.argsort(samples, kind="stable")
         y, w = samples[order], weights[order]
@@ -54,6 +59,9 @@ class SortedSums:
         self._weights = np.add.reduceat(w, starts)
         self._centre = float(self._y[0] + self._y[-1]) / 2
         self._index = SortedIndex(self._y)
+        reach = tie * np.maximum(1.0, np.abs(self._y))
+        self._first, self._last = self._y - reach, self._y + reach
+        self._running = np.concatenate([[0.0], np.cumsum(self._weights)])
         self._tables: dict[int, _Tables] = {}
 
     def derivatives(self, z: FloatArray, orders: Sequence[int]) -> list[FloatArray]:
@@ -82,8 +90,15 @@ class SortedSums:
                 sign = -1.0 if order % 2 else 1.0
                 total += sign * (below <= last) * _decaying(tables.right, above, np.maximum(y[above] - z, 0.0))
             if tables.kink:
-                total -= np.where(y[anchor] == z, self._weights[anchor] * tables.kink, 0.0)
+                total -= tables.kink * self._at(z, below)
         return total
+
+    def _at(self, z: FloatArray, below: NDArray[np.intp]) -> FloatArray:
+        """The weight of the samples at z that were counted as below it, minus of those counted as above it."""
+        passed = self._running.take(np.searchsorted(self._last, z, side="left"))
+        met = self._running.take(np.searchsorted(self._first, z, side="right"))
+        at: FloatArray = 2 * self._running.take(below) - passed - met
+        return at
 
     def _tables_of(self, order: int) -> _Tables:
         if order not in self._tables:

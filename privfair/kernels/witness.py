@@ -34,10 +34,14 @@ class Embedding:
         *,
         domain: tuple[float, float] | None = None,
         tolerance: float = 1e-8,
+        tie: float = 0.0,
     ) -> None:
-        """Sort or tabulate once. Outside `domain` a smooth kernel is summed directly: slower, and exact."""
+        """Sort or tabulate once. Outside `domain` a smooth kernel is summed directly: slower, and exact.
+
+        A sample within tie·max(1, |sample|) of z is taken to be at z, where a kink gives the mean of its two sides.
+        """
         exponential, self._smooth = _split(kernel)
-        self._sums = None if exponential is None else SortedSums(exponential, samples, weights)
+        self._sums = None if exponential is None else SortedSums(exponential, samples, weights, tie)
         self.error = self.slope_error = 0.0
         self._table: ScoreTable | None = None
         if self._smooth is not None:

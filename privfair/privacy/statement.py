@@ -74,7 +74,7 @@ def statement(
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
         "by_round": {str(k): _number(v) for k, v in accountant.by_round(delta, "rdp").items()},
         "change_of_group": _changes(accountant, delta),
-        "noise": noise(terms),
+        "noise": noise(terms, config.run.engine),
         "objective": objective(config, terms),
         "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
         "not_covered": _not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
@@ -98,7 +98,7 @@ def account(spends: Sequence[Spend], adjacency: Adjacency) -> Accountant:
     return accountant
 
 
-def noise(terms: Terms) -> dict[str, Any]:
+def noise(terms: Terms, engine: str) -> dict[str, Any]:
     """The noise of every channel, with sampling rates."""
     found: dict[str, Any] = {}
     if terms.counting is not None:
@@ -117,7 +117,7 @@ def noise(terms: Terms) -> dict[str, Any]:
     if terms.updates is not None:
         u = terms.updates
         found["updates"] = {
-            "mechanism": "gaussian (DP-SGD, Opacus)",
+            "mechanism": f"gaussian (DP-SGD, {'Opacus' if engine == 'local' else f'{engine} engine'})",
             "noise_multiplier": u.noise_multiplier,
             "max_grad_norm": u.max_grad_norm,
             "sampling_rate": u.sampling_rate,

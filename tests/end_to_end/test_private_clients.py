@@ -36,9 +36,9 @@ def shortened(reply: Scores) -> Scores:
 
 def of_another_key(client: Client, reply: Update) -> Update:
     """The same numbers, encrypted by somebody with keys of their own."""
-    known = client._replica.aggregator
+    known = client.replica.aggregator
     stranger = ClientAggregator(new_keys("bfv").client, known._coded.fixed_point)
-    return Update(stranger.contribute(np.zeros(client._replica.contribution_size), 0.3))
+    return Update(stranger.contribute(np.zeros(client.replica.contribution_size), 0.3))
 
 
 SCORES, COUNTS, UPDATE = (f"{what} of client 'client1'" for what in ("scores", "counts", "contribution"))

@@ -1,0 +1,186 @@
+"""The stacked engine: sweeps against a plain PyTorch loop and our sequential engine; growth; DP-SGD; arithmetic limit.
+
+COMPAS and Communities & Crime, λ × seeds, 10 local epochs, batch 100, 16 hidden units. All engines are timed on some of
+the 100 rounds, which are all alike, and on some of the runs; what a whole sweep takes is worked out from that. Seconds
+are by the clock, so a machine that others use at the same time shows less than it can; processor seconds are printed
+beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import training
+from benchmarks.measure import Result, seconds
+from privfair.backends.stacked import build_stacked, run_stacked
+from privfair.backends.stacked.engine import Engine
+from privfair.backends.stacked.runs import clients_of
+from privfair.clients.client import Client
+from privfair.config import Config
+from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
+from privfair.datasets.registry import load
+from privfair.experiment import build
+from privfair.experiment import run as run_rounds
+from privfair.fairness.tracking import SharedScores, equal_weights
+from privfair.messages import Parameters, PrivateWork, Tracked, TrainRequest
+
+STRENGTHS, SEEDS, ROUNDS, THREADS = 10, 10, 3, 2
+
+
+def run() -> list[Result]:
+    if not os.environ.get("PRIVFAIR_DATA"):
+        print("  skipped: PRIVFAIR_DATA does not point to the COMPAS and Communities files")
+        return []
+    return [*compas(), *communities(), *growth(), *private()]
+
+
+def config(name: str, rounds: int, strength: float = 1.0, seed: int = 0, **more: Any) -> Config:
+    work = {"rounds": rounds, "local_epochs": training.EPOCHS, "batch_size": training.BATCH, "learning_rate": 0.05}
+    fairness = {"lambda": strength, "samples": training.SAMPLES}
+    tables = {"data": {"name": name}, "model": {"name": "mlp", "hidden": [16]}, "fairness": fairness}
+    return Config.build({**tables, "federation": work, "run": {"seed": seed}, **more})
+
+
+def per_round(federation: Federation, name: str, strengths: int, seeds: int) -> tuple[float, float, float]:
+    """Seconds of one round of one run: plain loop, sequential engine, stacked engine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    plain = seconds(lambda: training.plain_loop(federation)) / training.ROUNDS
+    torch.set_num_threads(threads)
+    alone = [build(config(name, ROUNDS), federation) for _ in range(2)]
+    sequential = seconds(lambda: run_rounds(alone.pop()), repeats=2) / ROUNDS
+    grid = [config(name, ROUNDS, s, seed) for seed in range(seeds) for s in np.linspace(0, 2, strengths)]
+    stacks = [build_stacked(grid, federation) for _ in range(2)]
+    used = time.process_time()
+    stacked = seconds(lambda: run_stacked(stacks.pop(), threads=THREADS), repeats=2) / (ROUNDS * len(grid))
+    used = (time.process_time() - used) / (2 * ROUNDS * len(grid))
+    print(
+        f"  {name}, one round of one run: plain loop {plain * 1e3:.0f} ms, sequential {sequential * 1e3:.0f} ms, "
+        f"stacked ({len(grid)} runs) {stacked * 1e3:.2f} ms by the clock, {used * 1e3:.2f} ms of processors"
+    )
+    return plain, sequential, stacked
+
+
+def compas() -> list[Result]:
+    federation = load("compas")
+    plain, sequential, stacked = per_round(federation, "compas", STRENGTHS, SEEDS)
+    records = training.EPOCHS * sum(len(c.train) for c in federation.clients)
+    width, hidden = len(federation.schema.features), 16
+    products = 2 * (
+        2 * width * hidden + 3 * hidden
+    )  # multiply and add: two passes of the first layer, three of the last
+    limit = arithmetic_limit()
+    reached = products * records / stacked
+    print(
+        f"  COMPAS: {stacked / records * 1e9:.0f} ns a record, {reached / 1e9:.1f} of {limit / 1e9:.0f} Gflop/s "
+        f"({reached / limit:.1%} of what a large matrix product reaches on {THREADS} threads)"
+    )
+    return [
+        Result("COMPAS sweep, stacked: times faster than a plain PyTorch loop", plain / stacked, 25, "×"),
+        Result("COMPAS sweep, stacked: times faster than the sequential engine", sequential / stacked, 8, "×"),
+        Result("COMPAS sweep, 500 runs of 100 rounds: minutes", 500 * 100 * stacked / 60, 20, "min", at_least=False),
+    ]
+
+
+def communities() -> list[Result]:
+    plain, _, stacked = per_round(load("communities"), "communities", 5, 4)
+    return [Result("Communities sweep, stacked: times faster than a plain PyTorch loop", plain / stacked, 25, "×")]
+
+
+def growth() -> list[Result]:
+    """One run with more and more clients of 50 records each."""
+    costs = {}
+    for clients in (100, 1000, 10_000):
+        setting = build_stacked([config("synthetic", 1)], made_up(clients))
+        costs[clients] = seconds(lambda s=setting: run_stacked(s, threads=THREADS)) / clients  # type: ignore[misc]
+        print(f"  {clients} clients of 50 records: {costs[clients] * 1e6:.0f} µs a client and round")
+    return [Result("10,000 clients: cost of a client, in that of 1,000", costs[10_000] / costs[1000], 1.3, "×", False)]
+
+
+def made_up(clients: int) -> Federation:
+    """Clients with 50 training records and 2 test records each."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"x{i}" for i in range(8))
+    schema = Schema(names, "binary", "y", (0.0, 1.0), (SensitiveAttribute("group", ("0", "1")),))
+
+    def records(count: int) -> Records:
+        x = rng.normal(size=(count, 8)).astype(np.float32)
+        groups = rng.integers(2, size=(count, 1))
+        return Records(x, (x.sum(axis=1) > 0).astype(np.float32), groups, np.zeros((count, 0), dtype=bool))
+
+    return Federation("made up", schema, tuple(ClientData(f"c{k}", records(50), records(2)) for k in range(clients)))
+
+
+def private() -> list[Result]:
+    """One round of DP-SGD of every client: Opacus one after the other, and the stacked engine.
+
+    Local training alone, without ledger and planning. With seeded noise, runs of one seed share their draws; with the
+    system's, drawing takes most of the time, and every client draws for itself in both engines.
+    """
+    federation = load("compas")
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seeded in (True, False):
+            run_table = {"reproducible_noise": seeded, "ledger": f"sqlite:///{folder}/{seeded}.sqlite"}
+            noise = {"noise_multiplier": 1.0, "prediction_noise": 0.3, "count_noise": 2.0}
+            privacy = {**noise, "sampling_rate": 0.1, "prediction_rate": 0.05}
+            plain = {"privacy": privacy, "aggregation": {"scheme": "plain"}}
+            tables = [
+                {**config("compas", 1).as_tables(), **plain, "run": {**run_table, "seed": s}} for s in range(SEEDS)
+            ]
+            settings = [build(Config.build(t), federation) for t in tables for _ in range(STRENGTHS)]
+            asked = [(c, private_request(c, s.replica.parameters)) for s in settings for c in clients_of(s)]
+            engine = Engine([c for c, _ in asked], threads=THREADS)
+            one = asked[: len(federation.clients)]
+            one[0][0].respond(one[0][1])  # imports Opacus
+            alone = _one_thread(lambda: [c.respond(r) for c, r in one])  # noqa: B023 - called at once
+            together = _one_thread(lambda: engine.replies(asked)) / len(settings)  # noqa: B023
+            engine.close()
+            for s in settings:
+                if s.books is not None:
+                    s.books.ledger.close()
+            kind = "seeded noise" if seeded else "the system's noise"
+            print(f"  DP-SGD, {kind}: Opacus {alone * 1e3:.0f} ms, stacked {together * 1e3:.2f} ms a round of one run")
+            name = f"COMPAS private sweep, stacked ({kind}): times faster than Opacus sequentially"
+            results.append(Result(name, alone / together, 20, "×"))
+    return results
+
+
+def private_request(client: Client, start: Any) -> TrainRequest:
+    """The paper's penalty with 100 shared scores a group; 10 epochs in the mean."""
+    rng = np.random.default_rng(1)
+    scores = tuple(rng.random(training.SAMPLES) for _ in range(2))
+    counts = np.array([2000.0, 1970.0])
+    shared = SharedScores("energy", 1.0, scores, equal_weights(scores), counts, 3970.0, (0.0, 1.0))
+    work = PrivateWork(100, 0.1, 1.0, 1.0, 100.0, 0.05)
+    request = TrainRequest(round=0, model=Parameters(start), objective=Tracked(shared), work=work, weight=0.3)
+    return replace(request)
+
+
+def _one_thread(work: Callable[[], object]) -> float:
+    """Seconds, the quickest of three, without threads within an operation."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return seconds(work, repeats=3)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def arithmetic_limit() -> float:
+    """Operations a second that a large product of single-precision matrices reaches."""
+    size = 1500
+    a, b = torch.rand(size, size), torch.rand(size, size)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    best = seconds(lambda: a @ b, repeats=5)
+    torch.set_num_threads(threads)
+    return 2 * size**3 / best

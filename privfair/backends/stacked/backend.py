@@ -1,0 +1,69 @@
+"""A backend whose clients are answered by the stacked engine: alone, or together with other runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from privfair.backends.stacked.engine import Asked, Engine
+from privfair.backends.stacked.lockstep import Failed
+from privfair.clients.client import Client
+from privfair.interfaces import Memory
+from privfair.messages import Reply, Request
+from privfair.replies import ReplyCheck
+
+if TYPE_CHECKING:
+    from privfair.privacy.desk import Desk
+
+Answers = Callable[[list[Asked]], list[Reply | Failed]]
+
+
+class Stacked:
+    """A simulated federation. With a desk, every answer is paid for in a ledger before it is given."""
+
+    def __init__(
+        self, clients: Sequence[Client], check: ReplyCheck, desk: Desk | None = None, answers: Answers | None = None
+    ) -> None:
+        """`answers` answers many requests at once; by default an engine of these clients alone."""
+        self.members = list(clients)
+        self.check, self.desk = check, desk
+        self._answers = answers
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return len(self.members)
+
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
+        """Ask all of them at once."""
+        requests = [(k, request(k)) for k in clients]
+        if self.desk is None:
+            return self._ask(requests)
+        made: dict[int, Reply] = {}
+
+        def answer(client: int, asked: Request) -> Reply:
+            if not made:  # the first that is paid for: all of this exchange are, and they are answered together
+                made.update(zip(clients, self._ask(requests), strict=True))
+            return made[client]
+
+        return self.desk.answer(requests, answer)
+
+    def _ask(self, requests: list[tuple[int, Request]]) -> list[Reply]:
+        replies = []
+        if self._answers is None:
+            self._answers = Engine(self.members).replies
+        answers = self._answers([(self.members[k], asked) for k, asked in requests])
+        for (k, asked), reply in zip(requests, answers, strict=True):
+            if isinstance(reply, Failed):
+                raise reply.error
+            replies.append(self.check(self.members[k].name, asked, reply))
+        return replies
+
+    def client_state(self) -> Memory:
+        """The control variates of those who have one."""
+        return {str(c.index): c.control for c in self.members if c.control is not None}
+
+    def restore_clients(self, state: Memory) -> None:
+        """Give them back."""
+        for client in self.members:
+            client.control = state.get(str(client.index))

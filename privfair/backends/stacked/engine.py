@@ -1,0 +1,246 @@
+"""Answers the requests of many clients of many runs together; what cannot be stacked is answered one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
+from privfair.backends.stacked.chunks import cut, free_numbers, rows_at_once
+from privfair.backends.stacked.forward import ForwardJob, outputs_of
+from privfair.backends.stacked.holdings import (
+    Holdings,
+    data_of,
+    model_of,
+    noisy_scores,
+    replica_of,
+    seed_of,
+    shape_of,
+    shift_of,
+)
+from privfair.backends.stacked.lockstep import Failed, attempt
+from privfair.backends.stacked.minibatches import Orders
+from privfair.backends.stacked.networks import Networks
+from privfair.backends.stacked.training import TrainJob, train_stack
+from privfair.backends.stacked.updates import update
+from privfair.clients.client import Client
+from privfair.clients.measures import MEASURES
+from privfair.clients.objectives import couples_records
+from privfair.clients.steps import Trained
+from privfair.messages import (
+    LocalWork,
+    MeasureRequest,
+    Measures,
+    Parameters,
+    Reply,
+    Request,
+    Reweighted,
+    Scores,
+    ScoresRequest,
+    Tracked,
+    TrainRequest,
+)
+from privfair.randomness import stream
+
+Asked = tuple[Client, Request]
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Engine:
+    """The batched program of a set of clients."""
+
+    def __init__(self, clients: Sequence[Client], *, threads: int = 1) -> None:
+        """Gather their records."""
+        self.holdings, self.networks = Holdings(clients), Networks()
+        self.threads = threads
+        self._workers = ThreadPoolExecutor(threads, initializer=_alone) if threads > 1 else None
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def map(self, work: Callable[[T], S], parts: Sequence[T]) -> list[S]:
+        """`work` on every part, on all threads."""
+        return list(map(work, parts) if self._workers is None else self._workers.map(work, parts))
+
+    def replies(self, asked: Sequence[Asked]) -> list[Reply | Failed]:
+        """The reply to each request, or the error that it met."""
+        results: list[Reply | Failed | None] = [None] * len(asked)
+        kinds: dict[str, list[int]] = {}
+        for number, (client, request) in enumerate(asked):
+            kinds.setdefault(self._kind(client, request), []).append(number)
+        answers: dict[str, Callable[[list[Any]], Sequence[Reply | Failed]]] = {
+            "train": self._trained,
+            "private": self._trained_privately,
+            "scores": self._scores,
+            "private scores": self._private_scores,
+            "measure": self._measured,
+            "alone": lambda them: [attempt(client.respond, request) for client, request in them],
+        }
+        for kind, numbers in kinds.items():
+            for number, reply in zip(numbers, answers[kind]([asked[n] for n in numbers]), strict=True):
+                results[number] = reply
+        return [r for r in results if r is not None]
+
+    def _kind(self, client: Client, request: Request) -> str:
+        if isinstance(request, TrainRequest | ScoresRequest | MeasureRequest):
+            stackable = self.networks.of(model_of(client), data_of(client).x.shape[1]) is not None
+            if stackable and isinstance(request, TrainRequest):
+                coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
+                return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
+            if stackable and isinstance(request, ScoresRequest):
+                return "scores" if request.release is None else "private scores"
+            if stackable and isinstance(request, MeasureRequest) and not set(request.quantities) - set(MEASURES):
+                return "measure"
+        return "alone"
+
+    # ---- training ----
+
+    def _trained(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
+        orders, penalties = Orders(), Penalties()
+        at = [replica_of(client).at(request.model) for client, request in asked]
+        shifts = [shift_of(c, r, a) for (c, r), a in zip(asked, at, strict=True)]
+        trained: list[Trained | None] = [None] * len(asked)
+        groups: dict[tuple[Any, ...], list[tuple[int, TrainJob]]] = {}
+        for number, (client, request) in enumerate(asked):
+            if not len(data_of(client).y):  # nothing to learn from: no step
+                trained[number] = Trained(at[number].values, 0, None)
+                continue
+            job = self._job(client, request, at[number], shifts[number], orders)
+            if isinstance(request.objective, Tracked):
+                penalties.of(job)
+            groups.setdefault(job.key, []).append((number, job))
+        parts = [part for members in groups.values() for part in _parts(members, self.threads)]
+
+        def work(part: list[tuple[int, TrainJob]]) -> list[Trained]:
+            jobs = [job for _, job in part]
+            return train_stack(jobs, rule_for(jobs, penalties))
+
+        for part, ends in zip(parts, self.map(work, parts), strict=True):
+            for (number, _), end in zip(part, ends, strict=True):
+                trained[number] = end
+        rows = zip(asked, at, shifts, trained, strict=True)
+        return [attempt(update, c, r, a, s, t) for (c, r), a, s, t in rows]
+
+    def _job(self, client: Client, request: TrainRequest, at: Parameters, shift: Any, orders: Orders) -> TrainJob:
+        data, work, holding = data_of(client), request.work, self.holdings.of(client)
+        network = self.networks.of(model_of(client), data.x.shape[1])
+        if network is None or not isinstance(work, LocalWork):
+            raise InputError("request", "must be for training that can be stacked", type(work).__name__)
+        about = (network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
+        return TrainJob(
+            request=request,
+            start=at.values,
+            shift=shift,
+            data=data,
+            pool=self.holdings.pool(client),
+            offset=holding.offset,
+            network=network,
+            order=orders.of(seed_of(client), request.round, client.index, holding.count, work),
+            key=(*about, *objective_key(request.objective, data)),
+        )
+
+    def _trained_privately(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
+        """DP-SGD: every client draws its minibatches and its noise from its own entropy."""
+        from privfair.backends.stacked.private_parts import train_together  # Opacus takes seconds to import
+
+        return train_together(self, asked)
+
+    # ---- scores and measures ----
+
+    def _forward(self, asked: Sequence[tuple[Client, Any, NDArray[np.int64]]]) -> list[torch.Tensor]:
+        """Outputs of (client, parameters, positions)."""
+        jobs = []
+        for client, parameters, positions in asked:
+            network = self.networks.of(model_of(client), data_of(client).x.shape[1])
+            if network is None:
+                raise InputError("model", "must be one that can be stacked", type(model_of(client).module).__name__)
+            rows = positions + self.holdings.of(client).offset
+            jobs.append(ForwardJob(network, parameters, self.holdings.pool(client), rows))
+        half = -(-len(jobs) // self.threads)
+        parts = [jobs[i : i + half] for i in range(0, len(jobs), max(1, half))]
+        return [outputs for part in self.map(outputs_of, parts) for outputs in part]
+
+    def _scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
+        """A simple random sample of each cell; only the drawn records go through the model."""
+        drawn: dict[tuple[Any, ...], list[NDArray[np.int64]]] = {}
+        cells = []
+        for client, request in asked:
+            key = (seed_of(client), request.round, client.index, self.holdings.of(client).key, *request.quotas.tolist())
+            if key not in drawn:
+                drawn[key] = _draw(client, request)
+            cells.append(drawn[key])
+        outputs = self._forward(
+            [(c, replica_of(c).at(r.model).values, np.concatenate(d)) for (c, r), d in zip(asked, cells, strict=True)]
+        )
+        replies: list[Reply | Failed] = []
+        for (client, _), chosen, values in zip(asked, cells, outputs, strict=True):
+            data = data_of(client)
+            labels = data.y[torch.from_numpy(np.concatenate(chosen))]
+            scores = data.task.scores(values, labels, data.cells.notion.score).numpy().astype(np.float64)
+            replies.append(Scores(tuple(np.split(scores, np.cumsum([len(c) for c in chosen])[:-1]))))
+        return replies
+
+    def _private_scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
+        """Noisy messages: the models' outputs together, then every client's own draws."""
+        everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
+        at = [replica_of(c).at(r.model).values for c, r in asked]
+        outputs = self._forward([(c, p, e) for (c, _), p, e in zip(asked, at, everything, strict=True)])
+        replies: list[Reply | Failed] = []
+        for (client, request), values in zip(asked, outputs, strict=True):
+            data = data_of(client)
+            scores = data.task.scores(values, data.y, data.cells.notion.score).numpy().astype(np.float64)
+            replies.append(attempt(noisy_scores, client, request, scores))
+        return replies
+
+    def _measured(self, asked: list[tuple[Client, MeasureRequest]]) -> list[Reply | Failed]:
+        forward = []
+        for client, request in asked:
+            at = replica_of(client).at(request.model)
+            values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
+            forward.append((client, values, np.arange(len(data_of(client).y))))
+        replies: list[Reply | Failed] = []
+        for (client, request), outputs in zip(asked, self._forward(forward), strict=True):
+            data = data_of(client)
+            predictions = data.task.predictions(outputs).numpy().astype(np.float64)
+            losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
+            replies.append(Measures({q: MEASURES[q](data, predictions, losses) for q in request.quantities}))
+        return replies
+
+
+def _parts(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple[int, TrainJob]]]:
+    """Jobs that go at once: those with the most steps first, alike in the number of records."""
+    members.sort(key=lambda member: (-member[1].order.steps, -member[1].rows))
+    first = members[0][1]
+    objective = first.request.objective
+    drifting = isinstance(objective, Tracked) and objective.drift != "none"
+
+    def rows(member: tuple[int, TrainJob]) -> int:
+        return len(member[1].data.y) if drifting else member[1].rows
+
+    room = free_numbers() // (4 * first.order.steps)  # the schedule of a part is held at once
+    most = rows_at_once(first.network.width, sum(map(rows, members)), threads)
+    return list(cut(members, rows, min(most, room)))
+
+
+def _draw(client: Client, request: ScoresRequest) -> list[NDArray[np.int64]]:
+    """Positions of the records whose scores are shared, cell by cell, as the client alone would draw them."""
+    rng = stream(seed_of(client), "scores", request.round, client.index)
+    member = data_of(client).membership
+    return [
+        rng.choice(np.flatnonzero(member[:, cell]), size=int(quota), replace=False)
+        for cell, quota in enumerate(request.quotas)
+    ]
+
+
+def _alone() -> None:
+    """In a worker: no threads within an operation, the others have their own work."""
+    torch.set_num_threads(1)

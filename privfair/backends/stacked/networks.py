@@ -1,0 +1,216 @@
+"""Many models of one kind at once: parameters (jobs, P), records (jobs, b, d), outputs (jobs, b)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from privfair.models import FlatModel
+
+Backward = Callable[[torch.Tensor], torch.Tensor]  # (jobs, b) derivative in the outputs -> (jobs, P) gradient
+
+
+class Network(Protocol):
+    """How the models of a stack are computed."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for models that can be stacked."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """About how many numbers a record needs on its way through; for choosing how many go at once."""
+        ...
+
+    def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """(jobs, b)."""
+        ...
+
+    def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
+        """The outputs, and what turns derivatives in them into gradients."""
+        ...
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """Linear layers with ReLU between them, one output; written out, because a graph costs more than the arithmetic."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The sizes."""
+        return ("perceptron", *self.sizes)
+
+    @property
+    def width(self) -> int:
+        """All layers."""
+        return sum(self.sizes)
+
+    def layers(self, parameters: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(jobs, out, in) weights and (jobs, 1, out) biases, as views."""
+        result, start, jobs = [], 0, len(parameters)
+        for before, after in zip(self.sizes[:-1], self.sizes[1:], strict=True):
+            middle = start + before * after
+            weight = parameters[:, start:middle].view(jobs, after, before)
+            result.append((weight, parameters[:, middle : middle + after].unsqueeze(1)))
+            start = middle + after
+        return result
+
+    def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See `Network`."""
+        return self.activations(parameters, x)[0]
+
+    def activations(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The outputs, and what each layer was given."""
+        layers = self.layers(parameters)
+        given = [x]
+        for weight, bias in layers[:-1]:
+            given.append(torch.baddbmm(bias, given[-1], weight.transpose(1, 2)).relu_())
+        weight, bias = layers[-1]
+        # the last layer as (1, h)·(h, b): a third of the time of (b, h)·(h, 1)
+        return torch.bmm(weight, given[-1].transpose(1, 2)).squeeze(1).add_(bias.squeeze(1)), given
+
+    def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
+        """See `Network`."""
+        outputs, given = self.activations(parameters, x)
+
+        def backward(pull: torch.Tensor) -> torch.Tensor:
+            return torch.cat(gradient_parts(self.layers(parameters), given, pull), dim=1)
+
+        return outputs, backward
+
+
+def gradient_parts(
+    layers: list[tuple[torch.Tensor, torch.Tensor]], given: list[torch.Tensor], pull: torch.Tensor
+) -> list[torch.Tensor]:
+    """The gradients of all weights and biases in their order, each (jobs, …) flat."""
+    jobs = len(pull)
+    parts = [torch.bmm(pull.unsqueeze(1), given[-1]).view(jobs, -1), pull.sum(dim=1, keepdim=True)]
+    delta: torch.Tensor | None = None
+    for level in range(len(layers) - 1, 0, -1):
+        weight = layers[level][0]
+        arriving = pull.unsqueeze(2) * weight if delta is None else torch.bmm(delta, weight)
+        delta = torch.ops.aten.threshold_backward(arriving, given[level], 0)
+        parts = [outer_sums(delta, given[level - 1]), delta.sum(dim=1), *parts]
+    return parts
+
+
+def outer_sums(delta: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """(jobs, out·in): Σ over the records of δ aᵀ. Taken as (a δᵀ)ᵀ, which is four times as quick for tall matrices."""
+    return torch.bmm(given.transpose(1, 2), delta).transpose(1, 2).reshape(len(delta), -1)
+
+
+class Functional:
+    """Any other module, by functional_call and vmap."""
+
+    def __init__(self, model: FlatModel) -> None:
+        """Take the module for its form; its own parameters are not used."""
+        self._module = model.module
+        trainable = {id(p) for p in model.trainable}
+        named = [(name, p) for name, p in model.module.named_parameters() if id(p) in trainable]
+        self._shapes = [(name, p.shape, p.numel()) for name, p in named]
+        self._fixed = {n: p.detach() for n, p in model.module.named_parameters() if id(p) not in trainable}
+        self.key: tuple[Any, ...] = ("module", id(model.module))
+
+    @property
+    def width(self) -> int:
+        """A guess."""
+        return 4 * max(n for _, _, n in self._shapes)
+
+    def _one(self, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        parts = flat.split([n for _, _, n in self._shapes])
+        named = {name: part.view(shape) for (name, shape, _), part in zip(self._shapes, parts, strict=True)}
+        result: torch.Tensor = functional_call(self._module, {**self._fixed, **named}, (x,))
+        return result.reshape(-1)
+
+    def single(self, flat: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
+        """The output of one model for one record."""
+        return self._one(flat, record[None])[0]
+
+    def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See `Network`."""
+        with torch.no_grad():
+            result: torch.Tensor = vmap(self._one)(parameters, x)
+        return result
+
+    def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
+        """See `Network`."""
+        leaf = parameters.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            outputs: torch.Tensor = vmap(self._one)(leaf, x)
+        return outputs.detach(), lambda pull: torch.autograd.grad(outputs, leaf, pull)[0]
+
+
+class Networks:
+    """The networks of several runs; those of one form are the same object."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._modules: dict[tuple[Any, ...], list[Functional]] = {}
+        self._known: dict[int, tuple[FlatModel, Network | None]] = {}
+
+    def of(self, model: FlatModel, features: int) -> Network | None:
+        """How to stack this model; None if it can only be computed one by one."""
+        if id(model) not in self._known:
+            self._known[id(model)] = (model, self._new(model, features))
+        return self._known[id(model)][1]
+
+    def _new(self, model: FlatModel, features: int) -> Network | None:
+        sizes = _perceptron_sizes(model)
+        if sizes is not None:
+            return Perceptron(sizes)
+        form = (type(model.module), repr(model.module), tuple(p.shape for p in model.trainable))
+        alike = self._modules.setdefault(form, [])
+        for network in (*alike, Functional(model)):
+            if _agrees(network, model, features):
+                alike += [] if network in alike else [network]
+                return network
+        return None
+
+
+def _perceptron_sizes(model: FlatModel) -> tuple[int, ...] | None:
+    """The widths, if the module is linear layers with ReLU between them and all of it is trained."""
+    module = model.module
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    linear = [m for m in parts[0::2] if type(m) is nn.Linear]
+    between = [m for m in parts[1::2] if type(m) is nn.ReLU]
+    plain = len(linear) == len(between) + 1 and len(linear) + len(between) == len(parts)
+    if not plain or any(m.bias is None for m in linear):
+        return None
+    expected = [p for m in linear for p in (m.weight, m.bias)]
+    if [id(p) for p in expected] != [id(p) for p in model.trainable] or linear[-1].out_features != 1:
+        return None
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (module, *parts)):
+        return None
+    return (linear[0].in_features, *(m.out_features for m in linear))
+
+
+def _agrees(network: Functional, model: FlatModel, features: int) -> bool:
+    """Whether stacking gives the module's own outputs, the same in training as in use, without drawing numbers."""
+    draws = torch.randn(5, features, generator=torch.Generator().manual_seed(0)).to(model.flat.dtype)
+    state = torch.default_generator.get_state()
+    was = model.module.training
+    try:
+        for training in (True, False):
+            model.module.train(training)
+            with torch.no_grad():
+                alone = model.module(draws).reshape(-1)
+            outputs, backward = network.forward(torch.stack([model.flat, model.flat]), torch.stack([draws, draws]))
+            backward(torch.ones_like(outputs))
+            if not torch.allclose(outputs[1], alone, rtol=1e-4, atol=1e-6):
+                return False
+            if not torch.equal(state, torch.default_generator.get_state()):
+                return False
+        return True
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # vmap's ways to say that it cannot
+        return False
+    finally:
+        model.module.train(was)
+        torch.default_generator.set_state(state)

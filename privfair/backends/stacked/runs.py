@@ -1,0 +1,173 @@
+"""Whole runs, many at once: every run keeps its own server, and only the clients' arithmetic is done together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from accountant.errors import InputError
+from privfair.backends.stacked.backend import Stacked
+from privfair.backends.stacked.chunks import free_numbers
+from privfair.backends.stacked.engine import Asked, Engine
+from privfair.backends.stacked.evaluation import Evaluate, StackedEvaluator, evaluate
+from privfair.backends.stacked.holdings import data_of
+from privfair.backends.stacked.lockstep import Ended, Seat, in_lockstep
+from privfair.backends.stacked.metering import QuickMetered
+from privfair.clients.client import Client
+from privfair.config import Config
+from privfair.datasets.records import Federation
+from privfair.datasets.registry import load as load_dataset
+from privfair.evaluation import Evaluator, Row
+from privfair.experiment import RunOutcome, Setting, build, run_rounds
+from privfair.fairness.notions import Notion
+
+StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
+Finished = Callable[[int, RunOutcome], None]
+RunFailed = Callable[[int, Exception], None]
+
+MOST_RUNS = 512  # threads that wait; more gain nothing, the cores are busy long before
+
+
+def build_stacked(
+    configs: Sequence[Config], federation: Federation | None = None, notion: Notion | None = None
+) -> list[Setting]:
+    """The setting of each configuration; runs on the same data share them: loaded once, and one copy of the tensors."""
+    loaded: dict[str, Federation] = {}
+    shared: dict[tuple[Any, ...], Any] = {}
+    settings = []
+    for config in configs:
+        data = config.data
+        name = f"{data.model_dump_json()} {config.run.seed}"
+        if federation is None and name not in loaded:
+            loaded[name] = load_dataset(
+                data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options
+            )
+        setting = build(config, federation or loaded[name], notion)
+        for client in clients_of(setting):
+            share_tensors(client, shared)
+        settings.append(setting)
+    return settings
+
+
+def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
+    """Let the client use the tensors of an earlier one with the same records."""
+    for name in ("data", "test_data"):
+        own = getattr(client, name)
+        key = (id(own.records), own.x.dtype)
+        like = known.setdefault(key, own)
+        setattr(client, name, replace(own, x=like.x, y=like.y))
+
+
+def clients_of(setting: Setting) -> list[Client]:
+    """The simulated clients of a run."""
+    backend: Any = setting.backend.inner
+    clients: list[Client] = backend.members
+    return clients
+
+
+def run_stacked(
+    settings: Sequence[Setting],
+    *,
+    report: StackReport | None = None,
+    finished: Finished | None = None,
+    failed: RunFailed | None = None,
+    threads: int = 2,
+    runs_at_once: int | None = None,
+) -> list[RunOutcome]:
+    """The outcome of every run, in order; the same as each alone would have, but for rounding.
+
+    `report` gets every line of every history, `finished` every outcome as soon as it is there. A run that fails does
+    not stop the others: its error goes to `failed`, and its outcome is missing from the list; without `failed` the
+    first error is raised when all others are done. Runs go `runs_at_once` at a time, by default as many as a quarter
+    of the free memory has room for.
+    """
+    if threads < 1:
+        raise InputError("threads", "must be 1 or more", threads)
+    if runs_at_once is not None and runs_at_once < 1:
+        raise InputError("runs_at_once", "must be 1 or more", runs_at_once)
+    outcomes: dict[int, RunOutcome] = {}
+    errors: dict[int, Exception] = {}
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        start = 0
+        while start < len(settings):
+            count = runs_at_once or _fitting(settings[start:])
+            _together(
+                settings, range(start, min(start + count, len(settings))), threads, report, finished, outcomes, errors
+            )
+            start += count
+    finally:
+        torch.set_num_threads(before)
+    for number, error in errors.items():
+        if failed is None:
+            raise error
+        failed(number, error)
+    return [outcomes[n] for n in sorted(outcomes)]
+
+
+def _together(
+    settings: Sequence[Setting],
+    numbers: range,
+    threads: int,
+    report: StackReport | None,
+    finished: Finished | None,
+    outcomes: dict[int, RunOutcome],
+    errors: dict[int, Exception],
+) -> None:
+    engine = Engine([c for n in numbers for c in clients_of(settings[n])], threads=threads)
+    pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
+
+    def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
+        def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
+            line = None if report is None else lambda row: report(number, row)
+            return run_rounds(_seated(settings[number], seat, pooled), None, line)
+
+        return whole_run
+
+    def ended(position: int, end: Ended[RunOutcome]) -> None:
+        if end.error is not None:
+            errors[numbers[position]] = end.error
+        elif end.result is not None:
+            outcomes[numbers[position]] = end.result
+            if finished is not None:
+                finished(numbers[position], end.result)
+
+    try:
+        in_lockstep([program(n) for n in numbers], lambda questions: _answers(questions, engine), ended)
+    finally:
+        engine.close()
+
+
+def _answers(questions: list[Any], engine: Engine) -> list[Any]:
+    """The answers to the questions of all runs: requests to clients, and lines of histories."""
+    asked: list[Asked] = [pair for q in questions if not isinstance(q, Evaluate) for pair in q]
+    replies = iter(engine.replies(asked) if asked else [])
+    evaluations = [q for q in questions if isinstance(q, Evaluate)]
+    rows = iter(evaluate(evaluations, engine.networks, engine.map) if evaluations else [])
+    return [next(rows) if isinstance(q, Evaluate) else [next(replies) for _ in q] for q in questions]
+
+
+def _seated(setting: Setting, seat: Seat[RunOutcome], pooled: dict[tuple[int, torch.dtype], Evaluator]) -> Setting:
+    """The same setting with a backend and an evaluator that ask together with the other runs."""
+    inner: Any = setting.backend.inner
+    metered = QuickMetered(Stacked(inner.members, inner.check, inner.desk, seat.ask))
+    e = setting.evaluator
+    if e is not None:
+        e = StackedEvaluator(setting.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
+    return replace(setting, backend=metered, server=replace(setting.server, backend=metered), evaluator=e)
+
+
+def _fitting(settings: Sequence[Setting]) -> int:
+    """How many of the next runs fit into memory at once: their minibatches of a round, and their outputs."""
+    room, count = free_numbers(), 0
+    for setting in settings[:MOST_RUNS]:
+        records = sum(len(data_of(c).y) for c in clients_of(setting))
+        room -= records * (setting.config.federation.local_epochs + 16) + 64 * setting.model.flat.numel()
+        if room < 0 and count:
+            break
+        count += 1
+    return count

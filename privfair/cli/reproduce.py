@@ -1,0 +1,143 @@
+"""`privfair reproduce`: the paper's experiments, and which of its claims they confirm."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from accountant.errors import InputError
+from privfair.cli.sweep_tables import plain_table, watched
+
+if TYPE_CHECKING:
+    from privfair.sweeps.carrying_out import Sweep
+    from privfair.sweeps.paper import Experiment
+
+_COLOURS = {"confirmed": "green", "not confirmed": "bold red", "undecided": "yellow"}
+QUICK_WARNING = (
+    "A quick run: fewer values, seeds, rounds and epochs than the paper, with larger steps. It shows the shape; its "
+    "verdicts are not those of the full run."
+)
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="synthetic, communities, compas, samples, convergence, heterogeneity or heterogeneity-sizes."
+        ),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer values, seeds and steps: a few minutes.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value for every run, for example federation.local_epochs=10"),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each point. Default: 10, as in the paper.", min=1)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results; continued if it holds some. Default: results/paper/NAME."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Run an experiment of Rychener, Kuhn & Hu (AISTATS 2025) with the paper's settings, and check its claims.
+
+    Writes every run to results.csv as it finishes (started again it goes on where it was), the figures in the paper's
+    arrangement, and claims.md: for each claim whether the runs confirm it, with numbers and the rule it was decided by.
+    """
+    from dataclasses import replace
+
+    from privfair.reports import paper_files, sweep_files
+    from privfair.sweeps.carrying_out import carry_out
+    from privfair.sweeps.paper import EXPERIMENTS
+    from privfair.sweeps.paper.evidence import Evidence
+    from privfair.sweeps.points import as_table
+
+    if name not in EXPERIMENTS:
+        raise InputError("experiment", f"must be one of {', '.join(EXPERIMENTS)}", name)
+    experiment = EXPERIMENTS[name]
+    if seeds is not None:
+        experiment = replace(experiment, seeds=seeds, quick_seeds=seeds)
+    wishes = list(overrides or ())
+    where = out or Path("results") / "paper" / (f"{name}-quick" if quick else name)
+    configuration = {
+        "experiment": name,
+        "quick": quick,
+        "set": sorted(w for w in wishes if not w.startswith("run.engine")),
+    }
+    started = time.perf_counter()
+    with watched(f"reproduce {name}", quiet=as_json) as watch:
+        done = carry_out(
+            experiment.jobs(quick=quick, overrides=wishes), where, configuration=configuration, workers=workers,
+            **watch.callbacks,
+        )  # fmt: skip
+    evidence = Evidence.of(done)
+    claims = [
+        {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}
+        for claim, verdict in ((claim, claim.decide(evidence)) for claim in experiment.claims)
+    ]
+    table = as_table(evidence.points, "accuracy")
+    files = [done.out / "results.csv", sweep_files.write_summary(table, done.out / "summary.csv")]
+    parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
+    files += [parquet] if parquet else []
+    files += experiment.draw(evidence, done.out) if evidence.points else []
+    about = _about(experiment, done, quick, wishes, time.perf_counter() - started)
+    files.append(paper_files.write_claims(about, claims, done.out / "claims.md"))
+    if as_json:
+        answer = {**about, "claims": claims, "points": table, "files": [str(path) for path in files]}
+        print(json.dumps(answer, allow_nan=False, ensure_ascii=False))
+    else:
+        _print(Console(highlight=False), about, claims, files)
+    if not done.done:
+        raise typer.Exit(1)
+
+
+def _about(experiment: Experiment, done: Sweep, quick: bool, wishes: list[str], seconds: float) -> dict[str, Any]:
+    options = [*(["--quick"] if quick else []), *(f"--set {wish}" for wish in wishes)]
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "command": " ".join(["privfair reproduce", experiment.name, *options]),
+        "quick": quick,
+        "notes": [*([QUICK_WARNING] if quick else []), *experiment.notes],
+        "runs": {
+            "all": len(done.jobs),
+            "done": len(done.done),
+            "failed": len(done.failed),
+            "continued": done.continued,
+            "seconds": sum(row["seconds"] or 0.0 for row in done.done),
+        },
+        "seconds": seconds,
+        "failures": [f"{row['series']}, seed {row['seed']}: {row['reason']}" for row in done.failed],
+        "out": str(done.out),
+    }
+
+
+def _print(console: Console, about: dict[str, Any], claims: list[dict[str, Any]], files: list[Path]) -> None:
+    runs = about["runs"]
+    failed = f", {runs['failed']} failed" if runs["failed"] else ""
+    console.print(
+        f"[bold]{escape(about['title'])}[/] ({escape(about['source'])}): {runs['done']} of {runs['all']} runs{failed}, "
+        f"{math.ceil(about['seconds'])} s."
+    )
+    table = plain_table("")
+    table.add_column("claim of the paper", ratio=3)
+    table.add_column("our run", ratio=1)
+    table.add_column("numbers", ratio=3)
+    for claim in claims:
+        outcome = claim["outcome"]
+        table.add_row(escape(claim["claim"]), f"[{_COLOURS[outcome]}]{outcome}[/]", escape(claim["numbers"]))
+        table.add_row(f"[dim]{escape(claim['how'])}[/]")
+        table.add_section()
+    console.print(table)
+    for line in (*about["failures"][:5], *about["notes"]):
+        console.print(line, style="dim", markup=False)
+    for path in files:
+        console.print(f"  {path}", markup=False, soft_wrap=True)

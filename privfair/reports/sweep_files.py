@@ -1,0 +1,36 @@
+"""The tables of a sweep: summary.csv, and results.parquet where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from privfair.storage import write_bytes
+from privfair.sweeps.rows import COLUMNS, Row
+
+
+def write_summary(table: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Means and standard errors, one line per point."""
+    text = io.StringIO()
+    if table:
+        writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    write_bytes(path, text.getvalue().encode())
+    return path
+
+
+def write_parquet(rows: Sequence[Row], path: Path) -> Path | None:
+    """All runs, typed; None where pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        return None
+    import pandas as pd
+
+    buffer = io.BytesIO()
+    pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows]).to_parquet(buffer, index=False)
+    write_bytes(path, buffer.getvalue())
+    return path

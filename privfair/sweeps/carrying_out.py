@@ -1,0 +1,120 @@
+"""A sweep from its jobs to its rows: checked, continued, written down as it goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.datasets.records import Federation
+from privfair.datasets.registry import load as load_dataset
+from privfair.experiment import build
+from privfair.sweeps.budgets import require_no_budget
+from privfair.sweeps.jobs import Job, Key
+from privfair.sweeps.journal import Journal
+from privfair.sweeps.rows import Row
+from privfair.sweeps.runner import Report, run_many
+
+Started = Callable[[int, int], None]  # called with (runs that are there already, all runs)
+Finished = Callable[[Job, Row], None]
+_NOT_COMPARED = ("seed", "out", "engine", "evaluate_every")  # of [run]: they do not change a figure
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep gave: one row per job, in the order of the jobs, failed ones too."""
+
+    jobs: tuple[Job, ...]
+    rows: tuple[Row, ...]
+    histories: Mapping[Key, list[Row]]
+    continued: int  # runs that were there already
+    out: Path
+
+    @property
+    def done(self) -> list[Row]:
+        """The rows with a result."""
+        return [row for row in self.rows if row["status"] == "done"]
+
+    @property
+    def failed(self) -> list[Row]:
+        """The rows without one."""
+        return [row for row in self.rows if row["status"] != "done"]
+
+
+def carry_out(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    configuration: Mapping[str, Any],
+    workers: int | None = None,
+    started: Started | None = None,
+    finished: Finished | None = None,
+    progress: Report | None = None,
+) -> Sweep:
+    """Run all jobs that `out` has no result of yet; every finished run is on the disk before the next is reported.
+
+    `configuration` is what must be the same when the sweep is continued. Bad input is an error before anything is
+    written; a run that fails on its own is recorded with its reason. `started`, `finished` and `progress` are told
+    what happens.
+    """
+    engines = {job.config.run.engine for job in jobs}
+    if len(engines) != 1:
+        raise InputError("jobs", "must have one engine", sorted(engines))
+    if len({job.key for job in jobs}) < len(jobs):
+        raise InputError("jobs", "must differ in series, value, seed or ε", "two that do not")
+    require_no_budget(jobs[0].config, len(jobs))
+    fingerprint = _require_buildable(jobs)
+    about = {"configuration": {**configuration, "data fingerprint": fingerprint}, "runs": len(jobs)}
+    with Journal(out, about) as journal:
+        rows: dict[Key, Row] = {key: row for key, row in journal.finished().items() if key in {j.key for j in jobs}}
+        missing = [job for job in jobs if job.key not in rows]
+        continued = len(jobs) - len(missing)
+        if started:
+            started(continued, len(jobs))
+        configs = [job.config for job in missing]
+        for index, row in run_many(configs, engines.pop(), workers or default_workers(), progress):
+            job = missing[index]
+            rows[job.key] = journal.add(job, row)
+            if finished:
+                finished(job, rows[job.key])
+        return Sweep(tuple(jobs), tuple(rows[job.key] for job in jobs), journal.histories(), continued, out)
+
+
+def default_workers() -> int:
+    """One process for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def comparable(config: Config) -> dict[str, Any]:
+    """The tables of a configuration without what may change between two calls of one sweep."""
+    tables = config.as_tables()
+    tables["run"] = {key: value for key, value in tables["run"].items() if key not in _NOT_COMPARED}
+    return tables
+
+
+def _require_buildable(jobs: Sequence[Job]) -> str:
+    """The fingerprint of the first job's data. If no method at all can be built, the first one's error is raised.
+
+    Built without privacy, which touches no ledger. A method that alone is wrong here fails later, in its own rows.
+    """
+    first = jobs[0].config
+    federation = _load(first)
+    error: InputError | None = None
+    for config in {job.config.federation.method: job.config for job in jobs}.values():
+        tables = config.as_tables()
+        tables["privacy"], tables["run"]["reproducible_noise"] = {}, False
+        try:
+            build(Config.build(tables), federation if config.data == first.data else _load(config))
+            return federation.fingerprint()
+        except InputError as wrong:
+            error = error or wrong
+    raise error if error is not None else InputError("jobs", "must be one or more", 0)
+
+
+def _load(config: Config) -> Federation:
+    data = config.data
+    return load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)

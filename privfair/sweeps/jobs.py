@@ -1,0 +1,124 @@
+"""What a sweep consists of: one job per run, and the grid λ × seeds × methods × ε that makes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, get_args
+
+from accountant.errors import InputError
+from privfair.config import Config, Method
+
+METHODS: tuple[str, ...] = get_args(Method)
+WITHOUT_LAMBDA = frozenset({"fedavg", "agnostic", "fedfb"})  # they do not look at λ: one point each
+
+
+class Key(NamedTuple):
+    """What a run is found by in the journal."""
+
+    series: str
+    value: float | None
+    seed: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep.
+
+    series: the line of the figure it belongs to. parameter, value: what is varied along that line.
+    epsilon: the target ε, infinite without privacy.
+    """
+
+    series: str
+    parameter: str
+    value: float | None
+    epsilon: float
+    config: Config = field(repr=False)
+
+    @property
+    def key(self) -> Key:
+        """What the run is found by."""
+        return Key(self.series, self.value, self.config.run.seed, self.epsilon)
+
+    def columns(self) -> dict[str, Any]:
+        """The part of its row in the journal that is known before it runs."""
+        method, strength = self.config.federation.method, self.config.fairness.strength
+        return {
+            "series": self.series,
+            "method": method,
+            "parameter": self.parameter,
+            "value": self.value,
+            "lambda": None if method in WITHOUT_LAMBDA else strength,
+            "seed": self.config.run.seed,
+            "epsilon_target": self.epsilon,
+        }
+
+
+@dataclass(frozen=True)
+class Grid:
+    """λ × seeds × methods × ε. Methods that do not look at λ have one point for all λ."""
+
+    strengths: tuple[float, ...]
+    seeds: int
+    methods: tuple[str, ...]
+    epsilons: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check everything before anything runs."""
+        for value in self.strengths:
+            if not math.isfinite(value) or value < 0:
+                raise InputError("--lambdas", "must be finite numbers, 0 or more", value)
+        for value in self.epsilons:
+            if not value > 0:
+                raise InputError("--epsilons", "must be above 0, or inf for no privacy", value)
+        if self.seeds < 1:
+            raise InputError("--seeds", "must be 1 or more", self.seeds)
+        for method in self.methods:
+            if method not in METHODS:
+                raise InputError("--methods", f"must be among {', '.join(METHODS)}", method)
+        lists: tuple[tuple[str, Sequence[Any]], ...] = (
+            ("--lambdas", self.strengths), ("--methods", self.methods), ("--epsilons", self.epsilons),
+        )  # fmt: skip
+        for name, values in lists:
+            if not values:
+                raise InputError(name, "must have one value or more", "none")
+            if len(set(values)) < len(values):
+                raise InputError(name, "must have each value once", ",".join(f"{v}" for v in values))
+
+    def jobs(self, base: Config) -> list[Job]:
+        """All runs, seeds outermost: a sweep that is stopped early has whole frontiers of fewer seeds."""
+        return [
+            self._job(base, seed, epsilon, method, strength)
+            for seed in range(base.run.seed, base.run.seed + self.seeds)
+            for epsilon in self.epsilons
+            for method in self.methods
+            for strength in (self.strengths[:1] if method in WITHOUT_LAMBDA else self.strengths)
+        ]
+
+    def _job(self, base: Config, seed: int, epsilon: float, method: str, strength: float) -> Job:
+        tables = base.as_tables()
+        tables["run"] |= {"seed": seed}
+        if "evaluate_every" not in base.run.model_fields_set:  # a sweep needs the last round only
+            tables["run"]["evaluate_every"] = tables["federation"]["rounds"]
+        tables["federation"] |= {"method": method}
+        if method != "mmd_fedavg":  # the option of one method only
+            tables["federation"] |= {"drift_correction": "none"}
+        tables["fairness"] |= {"lambda": strength}
+        if math.isinf(epsilon):
+            named = base.privacy.dataset  # in the ledger, where a budget may forbid the sweep
+            tables["privacy"] = {} if named is None else {"dataset": named}
+            tables["run"] |= {"reproducible_noise": False}  # there is no noise to reproduce
+        else:
+            tables["privacy"] |= {"epsilon": epsilon}
+        value = None if method in WITHOUT_LAMBDA else strength
+        return Job(method, "lambda", value, epsilon, Config.build(tables))
+
+
+def default_epsilon(base: Config) -> float:
+    """The ε of a configuration: infinite without privacy."""
+    if base.privacy.enabled and base.privacy.epsilon is None:
+        remedy = "Give --epsilons, or privacy.epsilon; a sweep compares budgets, not noise scales."
+        raise InputError("privacy", "must have an epsilon to be swept", "noise scales alone", remedy)
+    return base.privacy.epsilon or math.inf

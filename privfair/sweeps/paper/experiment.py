@@ -1,0 +1,93 @@
+"""An experiment as a description: lines of runs, claims, figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.sweeps.jobs import Job
+from privfair.sweeps.paper.claims import AnyClaim
+from privfair.sweeps.paper.evidence import Evidence
+
+Settings = Mapping[str, Any]  # by dotted key: {"federation.rounds": 100}
+LAMBDA = "fairness.lambda"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure: a method, and the key that is varied along it. No key: a single point."""
+
+    series: str
+    method: str
+    varied: str | None
+    values: tuple[float, ...] = ()
+    quick_values: tuple[float, ...] = ()
+    settings: Settings = field(default_factory=dict)
+    quick: Settings | None = field(default_factory=dict)  # None: left out of a quick run
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the paper.
+
+    A run's settings are `common`, then the line's own; a quick run then takes `quick` and the line's `quick`.
+    `notes` say what the paper leaves open and what was taken.
+    """
+
+    name: str
+    title: str
+    source: str  # where in the paper
+    common: Settings
+    lines: tuple[Line, ...]
+    quick: Settings
+    claims: tuple[AnyClaim, ...]
+    draw: Callable[[Evidence, Path], list[Path]]
+    notes: tuple[str, ...] = ()
+    seeds: int = 10
+    quick_seeds: int = 3
+
+    def jobs(self, *, quick: bool, overrides: Sequence[str] = ()) -> list[Job]:
+        """All runs, seeds outermost; `overrides` (section.key=value) apply to every one."""
+        lines = [line for line in self.lines if not (quick and line.quick is None)]
+        return [
+            self._job(line, value, seed, quick, overrides)
+            for seed in range(self.quick_seeds if quick else self.seeds)
+            for line in lines
+            for value in ((line.quick_values if quick else line.values) or (None,))
+        ]
+
+    def _job(self, line: Line, value: float | None, seed: int, quick: bool, overrides: Sequence[str]) -> Job:
+        settings = {**self.common, **line.settings}
+        if quick:
+            settings |= {**self.quick, **(line.quick or {})}
+        settings |= {"federation.method": line.method, "run.seed": seed}
+        if line.varied is not None:
+            settings[line.varied] = value
+        settings.setdefault("run.evaluate_every", settings["federation.rounds"])
+        for override in overrides:
+            key = override.partition("=")[0].strip()
+            if key in (line.varied, "federation.method", "run.seed"):
+                raise InputError("--set", f"must not be {key}, which {self.name} varies itself", override)
+        parameter = "" if line.varied is None else line.varied.partition(".")[2]
+        return Job(line.series, parameter, value, math.inf, Config.build(nested(settings), overrides))
+
+
+def nested(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Tables from dotted keys."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        tables.setdefault(section, {})[name] = value
+    return tables
+
+
+def log_steps(low: float, high: float, steps: int = 50) -> tuple[float, ...]:
+    """Logarithmically spaced strengths, as in the appendix; rounded to 6 digits, so that files stay readable."""
+    return tuple(float(f"{value:.6g}") for value in np.geomspace(low, high, steps))

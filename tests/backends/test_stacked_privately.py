@@ -1,0 +1,186 @@
+"""Stacked DP-SGD: clipped gradients are those of Opacus, draws those of each client alone, noise of the right law."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from privfair.backends.stacked import build_stacked, run_stacked
+from privfair.backends.stacked.clipping import clipped_sums
+from privfair.backends.stacked.networks import Networks, Perceptron
+from privfair.backends.stacked.private_draws import Draws, private_draws
+from privfair.clients.opacus_engine import NoisyMean, PerExampleGradients
+from privfair.config import Config
+from privfair.experiment import build, run
+from privfair.mechanisms.entropy import SystemEntropy
+from privfair.messages import PrivateWork
+from privfair.models import FlatModel
+from tests.backends import modules
+from tests.backends.settings import config, distance, federation, history_distance
+from tests.clients.setting import seeded
+
+WORK = PrivateWork(steps=1, sampling_rate=1.0, noise_multiplier=0.0, max_grad_norm=0.5, divisor=1.0, learning_rate=1.0)
+SIZES = (50, 31, 23, 0, 36)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Linear(4, 1),
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1)),
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1)),
+        modules.tanh(4),
+    ],
+    ids=["logistic", "one layer", "two layers", "custom"],
+)
+def test_clipped_sums_are_those_of_opacus(module: nn.Module, dtype: torch.dtype) -> None:
+    model = FlatModel(module.to(dtype))
+    network = Networks().of(model, 4)
+    assert network is not None
+    generator = torch.Generator().manual_seed(0)
+    parameters = torch.randn(3, model.flat.numel(), generator=generator).to(dtype)
+    x = 2 * torch.randn(3, 9, 4, generator=generator).to(dtype)
+    pull = torch.randn(3, 9, generator=generator).to(dtype)
+    counted = torch.arange(9) < torch.tensor([9, 5, 0])[:, None]
+    bound = torch.tensor([0.5, 3.0, 1.0], dtype=torch.float64)[:, None]
+    given = network.activations(parameters, x)[1] if isinstance(network, Perceptron) else None
+    found = clipped_sums(network, parameters, x, pull, given, counted, bound)
+    for j, (count, limit) in enumerate(((9, 0.5), (5, 3.0), (0, 1.0))):
+        model.load(parameters[j].numpy())
+        work = replace(WORK, max_grad_norm=limit)
+        noisy_mean = NoisyMean(model.flat.numel(), work, seeded(0))
+        gradients = PerExampleGradients(model.module.train(), model.trainable)
+        try:
+            each = (
+                gradients.of(model.outputs(x[j, :count]) * pull[j, :count])
+                if count
+                else found.new_zeros(0, len(found[0]))
+            )
+            theirs = noisy_mean.of([each])
+        finally:
+            gradients.cleanup()
+        assert torch.allclose(found[j], theirs, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-12)
+        assert count == 0 or float(theirs.norm()) > 1e-3
+
+
+@pytest.mark.parametrize("module", [nn.Linear(2, 1), nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))])
+def test_one_record_moves_the_sum_by_at_most_the_bound(module: nn.Module) -> None:
+    model = FlatModel(module.double())
+    network = Perceptron((2, 1) if isinstance(module, nn.Linear) else (2, 3, 1))
+    rng = torch.Generator().manual_seed(1)
+    parameters = 5 * torch.randn(1, model.flat.numel(), generator=rng, dtype=torch.float64)
+    x = 100 * torch.randn(1, 20, 2, generator=rng, dtype=torch.float64)
+    pull = 50 * torch.randn(1, 20, generator=rng, dtype=torch.float64)
+    bound = torch.tensor([[0.7]], dtype=torch.float64)
+
+    def total(count: int) -> torch.Tensor:
+        given = network.activations(parameters, x)[1]
+        return clipped_sums(network, parameters, x, pull, given, torch.arange(20)[None] < count, bound)
+
+    for count in range(20):
+        assert float((total(count + 1) - total(count)).norm()) <= 0.7 + 1e-9
+
+
+def test_a_record_whose_gradient_is_not_finite_counts_for_nothing() -> None:
+    network = Perceptron((2, 3, 1))
+    parameters = torch.ones(1, 13, dtype=torch.float64)
+    x = torch.ones(1, 3, 2, dtype=torch.float64)
+    bound = torch.ones(1, 1, dtype=torch.float64)
+
+    def total(pull: list[float], records: torch.Tensor) -> torch.Tensor:
+        given = network.activations(parameters, records)[1]
+        pulls = torch.tensor([pull], dtype=torch.float64)
+        return clipped_sums(network, parameters, records, pulls, given, torch.ones(1, 3, dtype=torch.bool), bound)
+
+    without = total([1.0, 0.0, -0.5], x)
+    assert torch.equal(total([1.0, float("nan"), -0.5], x), without)
+    assert torch.equal(total([1.0, float("inf"), -0.5], x), without)
+
+
+def test_draws_are_those_of_the_client_alone() -> None:
+    work = replace(WORK, steps=250, sampling_rate=0.3, noise_multiplier=2.0)
+    order, noise = private_draws(100, 90, work, seeded(4))  # neither 163 masks nor 182 noises fit 250 steps
+    from privfair.clients.dp_sgd import _minibatches
+
+    entropy = seeded(4)
+    theirs = NoisyMean(90, work, entropy)._noise
+    for step, positions in enumerate(_minibatches(100, work, entropy)):
+        assert order.positions[step, : order.sizes[step]].tolist() == positions.tolist()
+        assert noise[step].tolist() == next(theirs).tolist()
+
+
+def test_draws_are_shared_between_equal_seeds_alone() -> None:
+    draws, work = Draws(), replace(WORK, steps=3, sampling_rate=0.5, noise_multiplier=1.0)
+    first, again, other = (draws.of(20, 5, work, seeded(seed))[1] for seed in (1, 1, 2))
+    assert again.tolist() == first.tolist() == private_draws(20, 5, work, seeded(1))[1].tolist()
+    assert other.tolist() != first.tolist()
+    assert draws.of(20, 5, replace(work, noise_multiplier=2.0), seeded(1))[1].tolist() == (2 * first).tolist()
+    system = [draws.of(20, 5, work, SystemEntropy())[1].tolist() for _ in range(2)]
+    assert system[0] != system[1]
+
+
+def test_the_noise_of_the_system_has_its_law() -> None:
+    work = replace(WORK, steps=400, sampling_rate=0.25, noise_multiplier=1.5, max_grad_norm=2.0)
+    order, noise = private_draws(50, 40, work, SystemEntropy())
+    count = noise.size
+    # 6 standard errors: false alarm below 1e-8 each
+    assert abs(noise.mean()) <= 6 * 3.0 / count**0.5
+    assert abs(noise.var() - 9.0) <= 6 * 9.0 * (2 / count) ** 0.5
+    assert abs(order.sizes.mean() - 12.5) <= 6 * (50 * 0.25 * 0.75 / 400) ** 0.5
+
+
+def private_config(tmp_path: Path, **case: Any) -> Config:
+    privacy = {
+        "count_noise": 2.0,
+        "prediction_noise": 0.3,
+        "noise_multiplier": 0.7,
+        "sampling_rate": 0.4,
+        "prediction_rate": 0.5,
+    }
+    privacy |= case.pop("privacy", {})
+    tables = config(rounds=case.pop("rounds", 1), **case).as_tables()
+    tables["privacy"] = {"min_count": 3, **privacy}
+    tables["run"] |= {"reproducible_noise": True, "ledger": f"sqlite:///{tmp_path}/ledger.sqlite"}
+    tables["aggregation"] = {"scheme": "plain"}
+    return Config.build(tables)
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"privacy": {"kernel_correction": "deconvolve", "predictions": "laplace"}, "kernel": "matern32:0.5"},
+    {"optimizer": "fedprox", "local_optimizer": "adam", "seed": 3, "lambda": 0.2},
+]
+MORE: list[dict[str, Any]] = [
+    {"privacy": {"predictions": "laplace"}},
+    {"privacy": {"counts": "public", "dataset": "with public counts"}},
+    {"kernel": "gaussian:0.3", "model": "logistic"},
+    {"method": "fedavg", "model": "tests.backends.modules:tanh"},
+    {"privacy": {"updates": "none"}, "rounds": 3},
+]
+
+
+@pytest.mark.parametrize("cases", [CASES, pytest.param(MORE, marks=pytest.mark.slow)], ids=["some", "more"])
+def test_private_runs_are_those_of_the_sequential_engine(cases: list[dict[str, Any]], tmp_path: Path) -> None:
+    data = federation(sizes=SIZES)
+    for folder in ("stacked", "alone"):
+        (tmp_path / folder).mkdir()
+    configs = [private_config(tmp_path / "stacked", **{**case}) for case in cases]
+    outcomes = run_stacked(build_stacked(configs, data), threads=2)
+    for case, outcome in zip(cases, outcomes, strict=True):
+        alone = run(build(private_config(tmp_path / "alone", **{**case}), data))
+        assert distance(outcome, alone) <= 1e-9, case
+        assert history_distance(outcome, alone) <= 1e-9, case
+        assert outcome.setting.books is not None
+        assert alone.setting.books is not None
+        spends = [o.setting.books.ledger.spends(run=o.setting.books.run) for o in (outcome, alone)]  # type: ignore[union-attr]
+        prices = [sorted((s.client, s.channel, s.round or 0, str(s.event)) for _, s in rows) for rows in spends]
+        assert prices[0] == prices[1]
+        assert prices[0]
+        for setting in (outcome.setting, alone.setting):
+            setting.books.ledger.close()  # type: ignore[union-attr]

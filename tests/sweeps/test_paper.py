@@ -1,0 +1,198 @@
+"""The paper's experiments: their settings as the appendix gives them, and how claims are decided."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp
+
+from accountant.errors import InputError
+from privfair.sweeps.carrying_out import Sweep
+from privfair.sweeps.jobs import Job
+from privfair.sweeps.paper import EXPERIMENTS
+from privfair.sweeps.paper.claims import AreaClaim, Claim, judge, t_interval
+from privfair.sweeps.paper.evidence import Evidence, Missing, at_end, average, best_accuracy, level
+from privfair.sweeps.rows import COLUMNS
+
+REAL = ("communities", "compas")
+
+
+@cache
+def jobs_of(name: str, quick: bool = False) -> list[Job]:
+    return EXPERIMENTS[name].jobs(quick=quick)
+
+
+def configs(name: str, series: str) -> list[Any]:
+    return [job.config for job in jobs_of(name) if job.series == series]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("quick", [True, False])
+def test_jobs_are_valid_and_different(name: str, quick: bool) -> None:
+    jobs = jobs_of(name, quick)
+    assert len({job.key for job in jobs}) == len(jobs)
+    assert len({job.config.run.seed for job in jobs}) == (10 if not quick else EXPERIMENTS[name].quick_seeds)
+    if quick:
+        assert len(jobs) <= 80
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_settings_on_real_data_are_those_of_the_appendix(name: str) -> None:
+    for series, step, epochs, most in (
+        ("ours", 0.01, 50, 10), ("local group fairness", 0.05, 50, 100), ("FairFed, β = 0.5", 0.05, 50, 10),
+    ):  # fmt: skip
+        found = configs(name, series)
+        assert len(found) == 500
+        assert (min(c.fairness.strength for c in found), max(c.fairness.strength for c in found)) == (1e-5, most)
+        for config in found:
+            f = config.federation
+            assert (f.learning_rate, f.local_epochs, f.rounds, f.batch_size) == (step, epochs, 100, 100)
+            assert (f.learning_rate_decay, f.clients_per_round) == (0.99, None)
+            assert (config.model.name, config.model.hidden, config.fairness.kernel) == ("mlp", (16,), "energy")
+            assert config.fairness.samples == 100
+    (agnostic, *_) = configs(name, "agnostic")
+    assert (agnostic.federation.local_epochs, agnostic.federation.learning_rate) == (10, 0.05)
+    (centralized, *_) = configs(name, "centralized")
+    assert centralized.federation.rounds * centralized.federation.local_epochs == 1000
+    assert (centralized.federation.learning_rate, centralized.federation.learning_rate_decay) == (0.05, 1.0)
+    steps = sorted({c.federation.fedfb_step for c in configs(name, "FedFB")})
+    assert steps == [0.001, 0.05, 0.08, 0.1, 0.2, 0.5, 1.0, 2.0]
+    assert {c.federation.learning_rate for c in configs(name, "FedFB")} == {0.001}
+    assert {j.series for j in jobs_of(name)} == {
+        "ours", "centralized", "local group fairness", "FairFed, β = 0.5", "FairFed, β = 1", "FairFed, β = 2",
+        "agnostic", "FedFB",
+    }  # fmt: skip
+
+
+def test_settings_on_synthetic_data_are_those_of_the_appendix() -> None:
+    for config in configs("synthetic", "ours"):
+        f = config.federation
+        assert (f.learning_rate, f.local_epochs, f.rounds, f.learning_rate_decay) == (0.05, 50, 100, 1.0)
+        assert (config.data.name, config.model.name) == ("synthetic", "logistic")
+    strengths = sorted({c.fairness.strength for c in configs("synthetic", "ours")})
+    assert len(strengths) == 50
+    assert strengths[:: len(strengths) - 1] == [1e-5, 100]
+    assert np.allclose(np.diff(np.log(strengths)), np.log(1e7) / 49, rtol=1e-4)
+
+
+def test_settings_of_the_ablations() -> None:
+    ours = configs("heterogeneity", "ours")
+    assert {c.fairness.strength for c in ours} == {50.0}
+    assert sorted({c.data.options["alpha"] for c in ours})[::10] == [0.5, 1.0]
+    assert {c.federation.fairfed_beta for c in configs("heterogeneity", "FairFed")} == {0.5}
+    assert configs("heterogeneity-sizes", "ours")[0].data.options["sizes"] == [50, 150, 250, 100, 50, 100]
+    sizes = {job.config.fairness.samples for job in jobs_of("samples")}
+    assert {20, 50, 100} < sizes
+    convergence = configs("convergence", "ours")
+    assert {(c.fairness.strength, c.run.evaluate_every, c.data.name) for c in convergence} == {(0.5, 1, "communities")}
+
+
+def test_overrides_reach_every_run_but_not_what_is_varied() -> None:
+    jobs = EXPERIMENTS["compas"].jobs(quick=True, overrides=["federation.local_epochs=10"])
+    assert {job.config.federation.local_epochs for job in jobs} == {10}
+    with pytest.raises(InputError, match=r"--set must not be fairness\.lambda, which compas varies itself"):
+        EXPERIMENTS["compas"].jobs(quick=True, overrides=["fairness.lambda=1"])
+
+
+# --- claims -------------------------------------------------------------------------------------------------
+
+
+def evidence(table: dict[tuple[str, float | None], list[tuple[float, float]]]) -> Evidence:
+    """Runs by (series, value): (accuracy, unfairness) of seeds 0, 1, …"""
+    rows = [
+        {
+            **dict.fromkeys(COLUMNS), "series": series, "method": "mmd_fedavg", "value": value, "seed": seed,
+            "epsilon_target": math.inf, "status": "done", "accuracy": q, "unfairness": u, "baseline_accuracy": 0.5,
+        }
+        for (series, value), runs in table.items()
+        for seed, (q, u) in enumerate(runs)
+    ]  # fmt: skip
+    return Evidence.of(Sweep((), tuple(rows), {}, 0, Path()))
+
+
+GOOD = [(0.80, 0.40), (0.81, 0.42), (0.79, 0.38)]
+FAIR = [(0.75, 0.04), (0.76, 0.05), (0.74, 0.06)]
+POOR = [(0.55, 0.08), (0.56, 0.09), (0.54, 0.10)]
+EVIDENCE = evidence({("a", 0.0): GOOD, ("a", 1.0): FAIR, ("b", 0.0): GOOD, ("b, x", 1.0): POOR})
+
+
+def test_figures_by_seed() -> None:
+    assert average("accuracy", "a").take(EVIDENCE) == pytest.approx({0: 0.775, 1: 0.785, 2: 0.765})
+    assert average("unfairness", "a", low=1).take(EVIDENCE) == pytest.approx({0: 0.04, 1: 0.05, 2: 0.06})
+    assert at_end("accuracy", "b", last=True).take(EVIDENCE) == pytest.approx({0: 0.55, 1: 0.56, 2: 0.54})
+    assert best_accuracy("a").take(EVIDENCE)[0] == 0.80
+    assert best_accuracy("a", 0.1).take(EVIDENCE)[0] == 0.75
+    assert level(0.3).take(EVIDENCE) == {0: 0.3, 1: 0.3, 2: 0.3}
+    with pytest.raises(Missing, match=r"no point of a has an unfairness of 0\.01 or less \(least: 0\.050\)"):
+        best_accuracy("a", 0.01).take(EVIDENCE)
+
+
+def test_claims_are_confirmed_denied_or_left_open() -> None:
+    left, right = at_end("accuracy", "b", last=True), at_end("accuracy", "a", last=True)
+    below = Claim("b is worse", left, "below", right, 0.1).decide(EVIDENCE)
+    assert below.outcome == "confirmed"
+    assert below.numbers == "0.5500 and 0.7500; difference -0.2000, 95% interval -0.2000 … -0.2000 over 3 seeds"
+    assert Claim("b keeps up", left, "not below", right, 0.1).decide(EVIDENCE).outcome == "not confirmed"
+    unfair = Claim("a is fair", best_accuracy("a", 0.01), "not below", left).decide(EVIDENCE)
+    assert (unfair.outcome, unfair.numbers[:36]) == ("not confirmed", "no point of a has an unfairness of 0")
+    assert Claim("a?", best_accuracy("a", 0.01), "below", left).decide(EVIDENCE).outcome == "undecided"
+    missing = Claim("c?", average("accuracy", "c"), "below", right).decide(EVIDENCE)
+    assert (missing.outcome, missing.numbers) == ("undecided", "no finished runs of c")
+    rule = Claim("b keeps up", left, "not below", right, 0.1).how
+    assert rule == "accuracy of b at its largest value, minus accuracy of a at its largest value: above −0.1"
+
+
+def test_areas_take_a_family_of_series_as_one_frontier() -> None:
+    verdict = AreaClaim("b is worse", "b", "below", "a", "a").decide(EVIDENCE)
+    assert verdict.outcome == "confirmed"
+    # reference: accuracy 0.5, unfairness 0.40 (λ = 0); a: 0.25 × (0.40 − 0.05), b: 0.05 × (0.40 − 0.09)
+    assert verdict.numbers.startswith("areas 0.01550 and 0.08750 (a: 0.08750); difference -0.07200")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_verdict_and_its_opposite_never_agree(low: float, width: float, margin: float) -> None:
+    interval = (low, low + width)
+    for relation, opposite in (("not below", "below"), ("not above", "above")):
+        one, other = judge(relation, margin, interval), judge(opposite, margin, interval)  # type: ignore[arg-type]
+        assert (
+            {one, other} in ({"confirmed", "not confirmed"}, {"undecided"})
+            or low + width in (margin, -margin)
+            or (low in (margin, -margin))
+        )
+
+
+def test_t_interval_is_scipys() -> None:
+    values = np.array([0.1, -0.2, 0.4, 0.3])
+    expected = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert t_interval(values) == pytest.approx((expected.low, expected.high))
+    assert t_interval(values[:1]) == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence"])
+def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
+    experiment = EXPERIMENTS[name]
+    jobs = experiment.jobs(quick=True)
+    rng = np.random.default_rng(0)
+    rows, histories = [], {}
+    for job in jobs:
+        drawn = {"accuracy": rng.uniform(0.6, 0.8), "unfairness": rng.uniform(0, 0.3), "baseline_accuracy": 0.5}
+        rows.append({**dict.fromkeys(COLUMNS), **job.columns(), "status": "done", **drawn})
+        columns = ("train_objective", "test_objective", "train_loss", "train_mmd2", "test_loss", "test_mmd2")
+        histories[job.key] = [{"round": r, **{c: rng.random() for c in columns}} for r in range(3)]
+    found = Evidence.of(Sweep(tuple(jobs), tuple(rows), histories, 0, tmp_path))
+    written = experiment.draw(found, tmp_path)
+    assert {path.suffix for path in written} == {".png", ".svg"}
+    text = "".join(path.read_text() for path in written if path.suffix == ".svg")
+    for series in {job.series for job in jobs} if name != "convergence" else {"train loss", "test MMD"}:
+        assert f"<!-- {series} -->" in text
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written if path.suffix == ".png")
+    for claim in experiment.claims:
+        assert claim.decide(found).outcome in ("confirmed", "not confirmed", "undecided")

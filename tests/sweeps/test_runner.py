@@ -1,0 +1,198 @@
+"""Runs of a sweep are those of `privfair.train`, whatever dies on the way."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privfair
+from accountant import Budget, Ledger
+from accountant.errors import InputError, Refused
+from privfair.config import Config
+from privfair.sweeps import Grid, Job, carry_out, run_many
+from privfair.sweeps.pool import in_processes
+from privfair.sweeps.rows import NOTIONS
+
+TINY = ["data.records=24", "data.clients=3", "federation.rounds=2"]
+BASE = Config.build({}, TINY)
+EXACT = {"configuration": {"tiny": True}}
+
+
+def grid(**changes: Any) -> list[Job]:
+    known: dict[str, Any] = {"strengths": (0.0, 1.0), "seeds": 2, "methods": ("mmd_fedavg",), "epsilons": (math.inf,)}
+    return Grid(**{**known, **changes}).jobs(BASE)
+
+
+def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
+    jobs = grid(methods=("mmd_fedavg", "local_fairness", "fedavg"), seeds=1, strengths=(1.0,))
+    sweep = carry_out(jobs, tmp_path, workers=1, **EXACT)
+    assert len(sweep.done) == len(jobs) == 3
+    for job, row in zip(sweep.jobs, sweep.rows, strict=True):
+        alone = privfair.train(job.config)
+        assert row["accuracy"] == alone.accuracy
+        assert row["unfairness"] == alone.unfairness["statistical_parity"]
+        assert {name: row[f"unfairness_{name}"] for name in NOTIONS} == {n: alone.unfairness[n] for n in NOTIONS}
+        assert row["mmd2"] == alone.unfairness["mmd2"]
+        assert (row["bytes_up"], row["bytes_down"]) == (alone.metrics["bytes"]["up"], alone.metrics["bytes"]["down"])
+        assert row["epsilon_pld"] is None
+
+
+def test_a_pool_gives_the_same_rows_and_survives_a_bad_run() -> None:
+    bad = Config.build({}, [*TINY, "fairness.notion=nonsense"])
+    configs = [grid()[0].config, bad, grid()[1].config]
+    told: list[float] = []
+    pooled = dict(run_many(configs, "local", 2, told.append))
+    alone = dict(run_many(configs, "local", 1))
+    assert told == [1.0, 1.0, 1.0]
+    for row in (*pooled.values(), *alone.values()):
+        row.pop("seconds", None)
+    assert pooled == alone
+    assert pooled[1]["status"] == "failed"
+    assert "nonsense" in pooled[1]["reason"]
+
+
+def _dies_on_three(number: int) -> dict[str, Any]:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"number": number}
+
+
+def test_a_worker_that_is_killed_costs_its_own_run_only() -> None:
+    rows = dict(in_processes(_dies_on_three, range(5), 2))
+    assert {i: row.get("number") for i, row in rows.items()} == {0: 0, 1: 1, 2: 2, 3: None, 4: 4}
+    assert rows[3] == {"status": "failed", "reason": "The process of this run died, twice: out of memory, or killed."}
+
+
+def test_a_private_run_tells_what_it_spent(tmp_path: Path) -> None:
+    public = ["privacy.sampling_rate=0.5", "privacy.local_steps=1", "privacy.prediction_rate=0.2", "privacy.delta=1e-3"]
+    cheap = ["data.clients=2", "data.records=60", "aggregation.scheme=plain", "privacy.target_method=rdp"]
+    base = Config.build({}, [*TINY, *public, *cheap, f"run.ledger=sqlite:///{tmp_path / 'l.sqlite'}"])
+    (job,) = Grid((1.0,), 1, ("mmd_fedavg",), (5.0,)).jobs(base)
+    (row,) = carry_out([job], tmp_path / "s", workers=1, **EXACT).rows
+    assert row["status"] == "done", row["reason"]
+    assert 0 < row["epsilon_pld"] <= row["epsilon_rdp"] <= 5.0
+    assert row["epsilon_target"] == 5.0
+    assert row["delta"] == 1e-3
+
+
+def test_what_is_there_is_not_run_again_and_the_grid_may_grow(tmp_path: Path) -> None:
+    first = carry_out(grid(seeds=1), tmp_path, workers=1, **EXACT)
+    stamped = (tmp_path / "results.csv").read_bytes()
+    again = carry_out(grid(seeds=1), tmp_path, workers=1, **EXACT)
+    assert (again.continued, again.rows) == (2, first.rows)
+    assert (tmp_path / "results.csv").read_bytes() == stamped
+    more = carry_out(grid(seeds=2), tmp_path, workers=1, **EXACT)
+    assert (more.continued, len(more.done)) == (2, 4)
+    assert (tmp_path / "results.csv").read_bytes().startswith(stamped)
+
+
+def test_failed_runs_are_recorded_and_tried_again(tmp_path: Path) -> None:
+    jobs = [*grid(seeds=1), *grid(seeds=1, strengths=(1.0,), methods=("fairfed",), epsilons=(3.0,))]
+    sweep = carry_out(jobs, tmp_path, workers=1, **EXACT)
+    (failed,) = sweep.failed
+    assert failed["reason"].startswith("federation.method must send nothing without noise, and fairfed sends local")
+    assert len(sweep.done) == 2
+    tried: list[str] = []
+    carry_out(jobs, tmp_path, workers=1, finished=lambda job, row: tried.append(job.series), **EXACT)
+    assert tried == ["fairfed"]
+
+
+def test_wrong_input_leaves_no_trace(tmp_path: Path) -> None:
+    base = Config.build({}, ["data.name=sinthetic"])
+    jobs = Grid((1.0,), 1, ("mmd_fedavg",), (math.inf,)).jobs(base)
+    with pytest.raises(InputError, match="dataset must be in the registry; found 'sinthetic'"):
+        carry_out(jobs, tmp_path / "s", **EXACT)
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_engine_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="engine must be local or stacked for a sweep; found 'abacus'"):
+        run_many([], "abacus", 1)
+
+
+@pytest.mark.parametrize("epsilon", [3.0, math.inf])
+def test_data_with_a_budget_are_not_swept(tmp_path: Path, epsilon: float) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    with Ledger(url) as ledger:
+        ledger.set_budget("synthetic", Budget(epsilon=2.0, delta=1e-5), reason="test")
+    jobs = Grid((1.0, 2.0), 1, ("mmd_fedavg",), (epsilon,)).jobs(Config.build({}, [*TINY, f"run.ledger={url}"]))
+    with pytest.raises(Refused) as error:
+        carry_out(jobs, tmp_path / "s", **EXACT)
+    text = str(error.value)
+    assert text.startswith("Dataset 'synthetic' has a lifetime budget of ε = 2, δ = 1e-05 in sqlite:///")
+    assert "a sweep of 2 runs looks at the figures of every run" in text
+    assert "`privfair train` once on these." in text
+    assert not (tmp_path / "s").exists()
+
+
+LONGER = [*TINY, "federation.local_epochs=20"]
+SCRIPT = f"""
+import math, sys
+from pathlib import Path
+from privfair.config import Config
+from privfair.sweeps import Grid, carry_out
+if __name__ == "__main__":
+    jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({{}}, {LONGER}))
+    carry_out(jobs, Path(sys.argv[1]), configuration={{"tiny": True}}, workers=2)
+"""
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    script, out = tmp_path / "sweep.py", tmp_path / "killed"
+    script.write_text(SCRIPT)
+    results = out / "results.csv"
+    process = subprocess.Popen([sys.executable, str(script), str(out)], start_new_session=True)
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit and (not results.exists() or results.read_bytes().count(b"\n") < 4):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    there = results.read_bytes().count(b"\n") - 1
+    assert 3 <= there < 12
+    _wait_for_the_end_of(process.pid)  # it led its own group
+    with results.open("ab") as file:  # and the power went while a line was being written
+        file.write(b"1,mmd_fedavg,mmd_fed")
+    jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({}, LONGER))
+    continued = carry_out(jobs, out, workers=1, **EXACT)
+    whole = carry_out(jobs, tmp_path / "whole", workers=1, **EXACT)
+    assert continued.continued == there
+    assert [_figures(row) for row in continued.rows] == [_figures(row) for row in whole.rows]
+    assert results.read_bytes().count(b"\n") == 13
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def _wait_for_the_end_of(group: int) -> None:
+    """Workers end with the sweep that started them."""
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("processes of the killed sweep are still there")
+
+
+def test_the_stacked_engine_gives_the_same_rows_but_for_rounding() -> None:
+    bad = Config.build({}, [*TINY, "fairness.notion=nonsense"])
+    wide = Config.build({}, [*TINY, "run.dtype=float64", "federation.method=fairfed"])
+    configs = [Config.build({}, [*TINY, "run.dtype=float64"]), bad, wide]
+    stacked, alone = dict(run_many(configs, "stacked", 1)), dict(run_many(configs, "local", 1))
+    assert stacked[1] == alone[1]
+    for number in (0, 2):
+        assert stacked[number]["engine"] == "stacked"
+        for name in ("accuracy", "unfairness", "mmd2", "train_objective", "bytes_up"):
+            # 1e-4 for tracked fairness: a record's own score among the shared ones is a tie that rounding decides
+            limit = 1e-9 if number == 2 else 1e-4
+            assert stacked[number][name] == pytest.approx(alone[number][name], abs=limit)
