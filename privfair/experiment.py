@@ -59,9 +59,9 @@ class Credentials:
     ledger_id: str | None = None  # of the ledger in which it was begun
 
     @staticmethod
-    def new(config: Config, schema: Schema) -> Credentials:
-        """For a new run."""
-        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}-{definition(config, schema)}"
+    def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
+        """For a new run, of a notion of one's own or of a known one."""
+        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}-{definition(config, schema, notion)}"
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(run, new_keys(config.scheme) if own else None)
 
@@ -101,7 +101,7 @@ def build(
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    credentials = credentials or Credentials.new(config, federation.schema)
+    credentials = credentials or Credentials.new(config, federation.schema, notion)
     schema, seed, f = federation.schema, config.run.seed, config.federation
     cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
     dtype = torch_type(config.run.dtype)

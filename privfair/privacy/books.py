@@ -19,6 +19,7 @@ from privfair.clients.client import Client, EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.cells import Cells
+from privfair.fairness.notions import Notion
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.desk import Desk
 from privfair.privacy.pricing import PriceList, label_of, plain_name
@@ -119,16 +120,18 @@ def dataset_name(config: Config, name: str) -> str:
     return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
 
 
-def definition(config: Config, schema: Schema) -> str:
+def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
     """A digest of how the data are divided among clients and groups, as part of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
-    same records differently nothing excludes anything.
+    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own; what the
+    known ones call a set never changes.
     """
     dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
     options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
+    own = None if notion is None else [notion.name, *(s.name for s in notion.sets)]
     groups = [[attribute.name, list(attribute.values)] for attribute in schema.sensitive]
-    text = json.dumps([config.data.name, options, groups, config.fairness.notion], sort_keys=True)
+    text = json.dumps([config.data.name, options, groups, own], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -139,7 +142,7 @@ def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
     if others:
         raise Refused(
             f"Earlier runs on {dataset!r} divided its records among clients or groups differently (another client or "
-            "sensitive column, other values, another notion). A budget counts each client's and group's records for "
+            "sensitive column, other values, other sets). A budget counts each client's and group's records for "
             "themselves, which holds for one division only. Use the earlier one."
         )
 
