@@ -21,12 +21,11 @@ from typing import Self
 
 from sqlalchemy import Connection
 
-from accountant import books, chain, outbox, registration, schema
+from accountant import books, chain, history, outbox, registration, schema
 from accountant.books import DatasetState
 from accountant.budget import Budget, Fit
 from accountant.chain import Head, Stored, timestamp, utc_now
 from accountant.errors import InputError
-from accountant.events import Event
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
 from accountant.signing import OwnerKey
@@ -265,20 +264,13 @@ class Ledger:
 
     def spends(self, *, run: str) -> list[tuple[str, Spend]]:
         """(token, spend) of every row of a run, in order: what it has released, or may have."""
-        columns = "token, dataset, body, client, group_name, channel, round, count"
-        query = f"SELECT {columns} FROM ledger WHERE kind = ? AND run = ? ORDER BY sequence"
         with self._storage.reading() as connection:
-            rows = fetch(connection, query, SPEND, run)
-        return [
-            (token, Spend(dataset, Event.from_json(json.loads(body)), client, group, channel, run, number, repeats))
-            for token, dataset, body, client, group, channel, number, repeats in rows
-        ]
+            return history.spends_of(connection, run)
 
     def runs(self, dataset: str) -> list[str]:
         """The names of all runs that released something from a dataset."""
         with self._storage.reading() as connection:
-            rows = fetch(connection, "SELECT DISTINCT run FROM ledger WHERE kind = ? AND dataset = ?", SPEND, dataset)
-        return sorted(run for (run,) in rows if run)
+            return history.runs_on(connection, dataset)
 
     def rebuild_totals(self) -> None:
         """Derive the cached totals of every budgeted dataset from the rows again."""

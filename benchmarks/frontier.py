@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.measure import Result
 from privfair.config import Config
-from privfair.experiment import build
 from privfair.experiment import run as run_rounds
+from privfair.setting import build
 
 SEEDS = 20
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -27,10 +27,10 @@ from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.registry import load
-from privfair.experiment import build
 from privfair.experiment import run as run_rounds
 from privfair.fairness.tracking import SharedScores, equal_weights
 from privfair.messages import Parameters, PrivateWork, Tracked, TrainRequest
+from privfair.setting import build
 
 STRENGTHS, SEEDS, ROUNDS, THREADS = 10, 10, 3, 2
 
@@ -145,8 +145,8 @@ def private() -> list[Result]:
             together = _one_thread(lambda: engine.replies(asked)) / len(settings)  # noqa: B023
             engine.close()
             for s in settings:
-                if s.books is not None:
-                    s.books.ledger.close()
+                if s.private is not None:
+                    s.private.close()
             kind = "seeded noise" if seeded else "the system's noise"
             print(f"  DP-SGD, {kind}: Opacus {alone * 1e3:.0f} ms, stacked {together * 1e3:.2f} ms a round of one run")
             name = f"COMPAS private sweep, stacked ({kind}): times faster than Opacus sequentially"

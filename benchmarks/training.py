@@ -16,8 +16,8 @@ from benchmarks.measure import Result, seconds
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.datasets.registry import load
-from privfair.experiment import build
 from privfair.experiment import run as run_rounds
+from privfair.setting import build
 
 ROUNDS = 3
 EPOCHS = 10

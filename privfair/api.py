@@ -17,10 +17,11 @@ from privfair.config import Config
 from privfair.datasets.encoder import Encoder
 from privfair.datasets.records import Federation
 from privfair.evaluation import Row
-from privfair.experiment import Credentials, Planned, Report, RunOutcome, Setting, build, run
+from privfair.experiment import Planned, Report, RunOutcome, run
 from privfair.fairness.notions import Notion
 from privfair.models import build_module, torch_type
 from privfair.run_directory import RunDirectory
+from privfair.setting import Credentials, Setting, build
 from privfair.summary import summarise
 from privfair.trained import TrainedModel
 
@@ -88,12 +89,12 @@ def train(
         with nullcontext() if kept is None else kept.locked():
             return _finish(run(setting, kept, report, planned), kept)
     except Refused:
-        if kept is not None and resume is None and (setting.desk is None or not setting.desk.rows):
+        if kept is not None and resume is None and not (setting.private and setting.private.desk.rows):
             kept.remove()  # refused before anything was released: nothing to resume
         raise
     finally:
-        if setting.books is not None:
-            setting.books.ledger.close()
+        if setting.private:
+            setting.private.close()
 
 
 def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Setting:
@@ -148,8 +149,8 @@ def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
     if directory is not None:
         state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
         directory.write_results(metrics, outcome.history, state)
-    if setting.desk is not None:
-        setting.desk.delivered()
+    if setting.private:
+        setting.private.desk.delivered()
     return Result(
         accuracy=metrics["accuracy"],
         unfairness=metrics["unfairness"],

@@ -81,15 +81,16 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:
     """The statement of a private run; of another, that there is none."""
     setting = outcome.setting
-    if setting.books is not None and setting.planner is not None and setting.desk is not None:
+    private = setting.private
+    if private is not None:
         return statement(
             setting.config,
             outcome.state.terms,
-            setting.books,
-            setting.planner,
+            private.books,
+            private.planner,
             setting.federation.schema,
             plan=setting.server.plan,
-            prices=setting.desk.prices,
+            prices=private.desk.prices,
         )
     return {
         "private": False,

@@ -12,7 +12,7 @@ from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.datasets.registry import load as load_dataset
-from privfair.experiment import build
+from privfair.setting import build
 from privfair.sweeps.budgets import require_no_budget
 from privfair.sweeps.jobs import Job, Key
 from privfair.sweeps.journal import Journal

@@ -108,7 +108,7 @@ def _baseline(outcome: RunOutcome) -> Row:
 
 def _spent(outcome: RunOutcome) -> Row:
     """ε by both methods, from the ledger's rows; nothing for a run without privacy."""
-    if outcome.setting.books is None:
+    if outcome.setting.private is None:
         return {}
     told = summarise(outcome, None)["privacy"]
     return {"epsilon_pld": told["epsilon"]["pld"], "epsilon_rdp": told["epsilon"]["rdp"], "delta": told["delta"]}

@@ -9,7 +9,8 @@ from typing import Any
 
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.experiment import build, run
+from privfair.experiment import run
+from privfair.setting import build
 from privfair.sweeps.pool import in_processes
 from privfair.sweeps.rows import Row, failed_row, finished_row
 
@@ -45,8 +46,8 @@ def run_one(config: Config) -> Row:
     except FAILURES as error:
         return failed_row(error)
     finally:
-        if setting.books is not None:
-            setting.books.ledger.close()
+        if setting.private is not None:
+            setting.private.close()
 
 
 def _local(configs: Sequence[Config], workers: int, report: Report | None) -> Iterator[tuple[int, Row]]:
@@ -78,8 +79,8 @@ def _stacked(configs: Sequence[Config], report: Report | None) -> Iterator[tuple
                 rows[number] = {**finished_row(outcome), "seconds": share, "engine": "stacked"}
         finally:
             for setting in settings.values():
-                if setting.books is not None:
-                    setting.books.ledger.close()
+                if setting.private is not None:
+                    setting.private.close()
         for number, row in rows.items():
             if report:
                 report(1.0)

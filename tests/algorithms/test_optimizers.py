@@ -9,9 +9,9 @@ import pytest
 
 import privfair
 from privfair.config import Config
-from privfair.experiment import build
 from privfair.optimizers import FedAdam, FedAvg, FedAvgM
 from privfair.round import begin, run_round
+from privfair.setting import build
 
 THETA, DELTA = np.array([1.0, -2.0]), np.array([0.5, 0.25])
 

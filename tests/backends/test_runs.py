@@ -14,13 +14,14 @@ from privfair.backends.stacked.evaluation import energy_mmd2
 from privfair.backends.stacked.metering import shared_size
 from privfair.backends.stacked.runs import clients_of
 from privfair.evaluation import Row
-from privfair.experiment import RunOutcome, build, run
+from privfair.experiment import RunOutcome, run
 from privfair.fairness.metrics import Predicted, penalty_mmd2
 from privfair.fairness.tracking import SharedScores
 from privfair.kernels.energy import EnergyKernel
 from privfair.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
 from privfair.metering import size
 from privfair.replies import ReplyCheck
+from privfair.setting import build
 from tests.backends.settings import config, distance, federation
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.experiment import RunOutcome, build, run
+from privfair.experiment import RunOutcome, run
+from privfair.setting import build
 from tests.backends.settings import config, distance, federation, history_distance
 
 CASES: list[dict[str, Any]] = [

@@ -16,10 +16,11 @@ from privfair.backends.stacked.networks import Networks, Perceptron
 from privfair.backends.stacked.private_draws import Draws, private_draws
 from privfair.clients.opacus_engine import NoisyMean, PerExampleGradients
 from privfair.config import Config
-from privfair.experiment import build, run
+from privfair.experiment import run
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.messages import PrivateWork
 from privfair.models import FlatModel
+from privfair.setting import build
 from tests.backends import modules
 from tests.backends.settings import config, distance, federation, history_distance
 from tests.clients.setting import seeded
@@ -176,11 +177,11 @@ def test_private_runs_are_those_of_the_sequential_engine(cases: list[dict[str, A
         alone = run(build(private_config(tmp_path / "alone", **{**case}), data))
         assert distance(outcome, alone) <= 1e-9, case
         assert history_distance(outcome, alone) <= 1e-9, case
-        assert outcome.setting.books is not None
-        assert alone.setting.books is not None
-        spends = [o.setting.books.ledger.spends(run=o.setting.books.run) for o in (outcome, alone)]  # type: ignore[union-attr]
+        assert outcome.setting.private is not None
+        assert alone.setting.private is not None
+        spends = [o.setting.private.books.ledger.spends(run=o.setting.private.books.run) for o in (outcome, alone)]  # type: ignore[union-attr]
         prices = [sorted((s.client, s.channel, s.round or 0, str(s.event)) for _, s in rows) for rows in spends]
         assert prices[0] == prices[1]
         assert prices[0]
         for setting in (outcome.setting, alone.setting):
-            setting.books.ledger.close()  # type: ignore[union-attr]
+            setting.private.close()  # type: ignore[union-attr]

@@ -18,11 +18,11 @@ from accountant.ledger import Ledger
 from privfair.clients import client
 from privfair.config import Config
 from privfair.datasets.records import Federation, Records
-from privfair.experiment import build
 from privfair.fairness.notions import ConditioningSet, Notion
 from privfair.models import torch_seeded
 from privfair.privacy.books import cell_labels
 from privfair.run_directory import RunDirectory
+from privfair.setting import build
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, Stop, spends, stop_after
 

@@ -21,9 +21,9 @@ from privfair.aggregation import Ciphertext, new_keys
 from privfair.aggregation.aggregators import ClientAggregator
 from privfair.clients.client import Client
 from privfair.config import Config
-from privfair.experiment import build
 from privfair.messages import Counts, Scores, Update
 from privfair.run_directory import RunDirectory
+from privfair.setting import build
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, parameters
 
@@ -180,5 +180,5 @@ def test_the_server_of_an_encrypted_run_keeps_no_model(tmp_path: Path) -> None:
             isinstance(thing, np.ndarray) and thing.dtype.kind == "f" and thing.size == setting.replica.parameters.size
             for thing in reachable(state)
         )
-    assert setting.books is not None
-    setting.books.ledger.close()
+    assert setting.private is not None
+    setting.private.close()

@@ -10,7 +10,7 @@ import pytest
 
 import privfair
 from privfair.config import Config
-from privfair.experiment import build
+from privfair.setting import build
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import QUICK, parameters
 

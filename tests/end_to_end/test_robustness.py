@@ -12,8 +12,9 @@ import privfair
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records
-from privfair.experiment import build, run
+from privfair.experiment import run
 from privfair.fairness.notions import ConditioningSet, Notion
+from privfair.setting import build
 from tests.end_to_end.federations import toy
 
 METHODS = ["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Records
-from privfair.experiment import build
 from privfair.fairness.tracking import NoisyScores, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SystemEntropy
@@ -28,6 +27,7 @@ from privfair.messages import (
     Tracked,
     TrainRequest,
 )
+from privfair.setting import build
 from privfair.wire import encode
 from tests.end_to_end.federations import toy
 

@@ -21,8 +21,9 @@ from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator, Row
-from privfair.experiment import RunOutcome, Setting, build, run_rounds
+from privfair.experiment import RunOutcome, run_rounds
 from privfair.fairness.notions import Notion
+from privfair.setting import Setting, build
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
 Finished = Callable[[int, RunOutcome], None]
