@@ -12,7 +12,7 @@ demo: $(READY)   ## a fair, private, encrypted run on the built-in federation, a
 	@mkdir -p results
 	@$(BIN)/privfair train examples/private.toml --set run.ledger=sqlite:///results/demo-ledger.sqlite --out results/demo-$$(date +%Y%m%d-%H%M%S)
 
-test: $(READY)   ## the tests (about two minutes on two cores)
+test: $(READY)   ## the tests (about five minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
 
 test-slow: $(READY) ## long fault, deployment and browser tests
