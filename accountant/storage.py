@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,10 @@ class Storage:
         self.name = parsed.render_as_string(hide_password=True)
         if not create and not exists(url):
             raise InputError("ledger", "must exist", self.name, "Check the path; nothing was created.")
+        if parsed.get_backend_name() == "sqlite" and not exists(url):
+            # A ledger may hold messages that are not sent yet: it is its owner's. If this fails, connecting says why.
+            with suppress(OSError):
+                os.close(os.open(str(parsed.database), os.O_CREAT | os.O_WRONLY, 0o600))
         try:
             # Every transaction here ends by commit or rollback; the pool need not roll back once more.
             self._engine = create_engine(parsed, pool_reset_on_return=None)

@@ -28,7 +28,7 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     if "ledger" not in privacy:
         console.print(privacy["claim"], style="dim", markup=False)
         return
-    style = "bold" if privacy["private"] and "No ε" not in privacy["claim"] else "bold yellow"
+    style = "bold" if privacy["private"] else "bold yellow"
     console.print("privacy", style="bold")
     console.print(f"  {privacy['claim']}", style=style, markup=False)
     epsilon = privacy["epsilon"]

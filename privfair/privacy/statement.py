@@ -58,7 +58,7 @@ def statement(
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
-        "private": not (unbounded or beyond or books.seeded),
+        "private": not (unbounded or beyond or books.seeded or schema.inferred),
         "claim": _claim(books, schema, unbounded, beyond),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "epsilon_of": "plan" if by_plan else "releases",
@@ -154,8 +154,12 @@ def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Seque
         return f"No ε: {', '.join(unbounded)} left the clients without noise."
     if books.seeded:
         return "No ε towards anyone who knows the seed: noise and sampling were seeded (run.reproducible_noise)."
-    claim = "For every record of every client, everything that left the client is (ε, δ)-differentially private"
-    return f"{claim}, given the schema, which was read off the records." if schema.inferred else f"{claim}."
+    if schema.inferred:
+        return (
+            "The ε below is that of a schema known beforehand. Here it was read off the records, one of which can move "
+            "the features of all others: declare it (data.schema) for a claim."
+        )
+    return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
 
 
 def _neighbours(adjacency: Adjacency) -> str:
@@ -231,7 +235,8 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         )
     found += [
         "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
-        "Time: how long a client takes to answer.",
+        "Time: how long a client takes to answer. Rounding: the last bits of a record's score can depend on how many "
+        "records are evaluated with it.",
         "Facts about a client as a whole: the server sees its noisy scores and counts.",
         "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
         "(not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: integer noise."

@@ -406,3 +406,9 @@ def test_importing_the_ledger_does_not_load_torch_or_dp_accounting():
     code += "'flwr', 'privfair', 'matplotlib') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+def test_a_new_ledger_is_its_owners_alone(tmp_path: Path) -> None:
+    """It may hold messages that were not sent yet."""
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite"):
+        assert (tmp_path / "l.sqlite").stat().st_mode & 0o077 == 0

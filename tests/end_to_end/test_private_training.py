@@ -317,6 +317,17 @@ def test_an_inferred_schema_is_refused_where_there_is_a_budget(tmp_path: Path, u
         privfair.train(dataset=inferred, privacy=GIVEN, federation=QUICK, run={"ledger": url})
 
 
+def test_an_inferred_schema_makes_no_claim(url: str) -> None:
+    from dataclasses import replace
+
+    data = toy(records=80)
+    inferred = replace(data, schema=replace(data.schema, inferred=True))
+    told = privfair.train(dataset=inferred, privacy=GIVEN, federation=QUICK, run={"ledger": url}).privacy
+    assert not told["private"]
+    assert "read off the records" in told["claim"]
+    assert any(line.startswith("The schema") for line in told["not_covered"])
+
+
 @pytest.mark.parametrize("scheme", ["bfv", "plain"])
 def test_resume_costs_nothing_more_and_repeats_nothing(tmp_path: Path, url: str, scheme: str) -> None:
     """Stopped in round 2 of 4, after its messages were made and before its checkpoint: they are sent again."""
