@@ -45,7 +45,8 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     for kind in ("channel", "group", "client"):
         rows = list(privacy[f"by_{kind}"].items())
         for number, (name, value) in enumerate(_shortened(rows)):
-            table.add_row(kind if number == 0 else "", name, _epsilon(value["pld"]), _epsilon(value["rdp"]))
+            pld = "–" if value["pld"] is None and value["rdp"] is not None else _epsilon(value["pld"])
+            table.add_row(kind if number == 0 else "", name, pld, _epsilon(value["rdp"]))
     for attribute, value in privacy["change_of_group"].items():
         table.add_row("changing a person's", attribute, "", _epsilon(value))
     console.print(table)

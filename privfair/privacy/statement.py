@@ -24,7 +24,7 @@ from privfair.privacy.pricing import PriceList
 from privfair.round import Plan
 from privfair.terms import Terms
 
-MOST_PLD = 16  # so many PLD bounds are computed for one table; beyond, RDP
+MOST_PLD = 16  # so many different PLD bounds are computed for one table; beyond, RDP alone
 
 
 def statement(
@@ -175,7 +175,7 @@ def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> 
     """ε by RDP and PLD of every client, group or channel."""
     rows: dict[str, dict[str, Any]] = {}
     for name, value in by_rdp.items():
-        exact = math.isfinite(value) and len(by_rdp) <= MOST_PLD
+        exact = math.isfinite(value) and len(set(by_rdp.values())) <= MOST_PLD
         pld = pld_or_rdp(partial(by_pld, name)) if exact else None
         rows[name] = {"rdp": _number(value), "pld": None if pld is None else _number(pld)}
     return rows
