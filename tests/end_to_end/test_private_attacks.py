@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch import nn
 import privfair
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError, Refused
+from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
+from accountant.signing import OwnerKey
 from privfair.clients import client
 from privfair.config import Config
 from privfair.datasets.records import Federation, Records
@@ -54,18 +57,22 @@ def test_masks_of_dropout_are_secret(url: str, monkeypatch: pytest.MonkeyPatch) 
     assert min(seeds) > 2**64  # not to be tried out
 
 
-def test_a_budget_holds_for_one_division_of_the_records(tmp_path: Path, url: str) -> None:
-    """Clients by another column would be new payers for the same people."""
+def people(path: Path) -> dict[str, Any]:
+    """The [data] section of a table of 400 people, written to the path, with its schema."""
     rng = np.random.default_rng(0)
     rows = ["x,y,sex,site,city"]
     for _ in range(400):
         x, sex = rng.random(), "fm"[rng.integers(2)]
         rows.append(f"{x:.3f},{int(x > 0.5)},{sex},{'abc'[rng.integers(3)]},{'uvw'[rng.integers(3)]}")
-    path = tmp_path / "people.csv"
     path.write_text("\n".join(rows) + "\n")
     groups = {"values": ["f", "m"], "unknown": "drop"}
     schema = {"task": "binary", "positive": "1", "numeric": {"x": [0.0, 1.0]}, "categories": {"sex": groups}}
-    data = {"name": "csv", "path": str(path), "label": "y", "sensitive": "sex", "schema": schema, "features": ["x"]}
+    return {"name": "csv", "path": str(path), "label": "y", "sensitive": "sex", "schema": schema, "features": ["x"]}
+
+
+def test_a_budget_holds_for_one_division_of_the_records(tmp_path: Path, url: str) -> None:
+    """Clients by another column would be new payers for the same people."""
+    data = people(tmp_path / "people.csv")
     with Ledger(url) as ledger:
         ledger.set_budget("people", Budget(50.0, 1e-6))
     sections: dict[str, Any] = {"privacy": {"epsilon": 2.0}, "federation": QUICK, "run": {"ledger": url}}
@@ -75,6 +82,29 @@ def test_a_budget_holds_for_one_division_of_the_records(tmp_path: Path, url: str
         privfair.train(**sections, data={**data, "client": "city"})
     assert url_rows(url) == before
     privfair.train(**sections, data={**data, "client": "site"}, fairness={"notion": "equalized_odds"})  # same division
+
+
+def test_data_with_a_fingerprint_have_one_name(tmp_path: Path, url: str) -> None:
+    """Another name would be another budget, or none."""
+    data = people(tmp_path / "people.csv")
+    key = OwnerKey.create(tmp_path / "owner.key")
+    with Ledger(url, key=key) as ledger:
+        ledger.register("people", fingerprint=fingerprint_csv(tmp_path / "people.csv", key))
+        ledger.set_budget("people", Budget(3.0, 1e-6))
+    run = {"ledger": url, "key": str(tmp_path / "owner.key")}
+    with pytest.raises(Refused, match="These data are in the ledger as 'people'"):
+        privfair.train(
+            privacy={"epsilon": 50.0, "dataset": "q"}, federation=QUICK, run=run, data={**data, "client": "site"}
+        )
+
+
+def test_notes_with_exact_numbers_stay_out_of_the_files_of_budgeted_data(tmp_path: Path, url: str) -> None:
+    with Ledger(url) as ledger:
+        ledger.set_budget("toy", Budget(100.0, 1e-6))
+    data = replace(toy(records=80), notes=("137 records dropped",))
+    told = privfair.train(privacy=GIVEN, federation=QUICK, run={"ledger": url}, dataset=data, out=tmp_path / "run")
+    assert told.metrics["data"]["notes"] == []
+    assert "137 records" not in (tmp_path / "run" / "metrics.json").read_text()
 
 
 def url_rows(url: str) -> int:
