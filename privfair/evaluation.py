@@ -55,14 +55,18 @@ class Evaluator:
             if not len(self.parts[part]):
                 continue
             predicted = self.predicted(part)
-            loss = float(predicted.losses.mean())
-            if not math.isfinite(loss):
-                what = f"{part} loss of round {round_number}"
-                raise InputError(what, "must be finite", loss, "Try a smaller learning rate.")
-            mmd2 = penalty_mmd2(predicted, self.cells, self.kernel)
-            row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self.strength * mmd2}
-            if part == "test":
-                row |= {"accuracy": accuracy(predicted, self.schema), **unfairness(predicted, self.schema)}
-                row[self.cells.notion.name] = notion_gap(predicted, self.schema, self.cells)
-                row["rmse"] = root_mean_squared_error(predicted) if self.schema.task == "regression" else None
+            row |= self.figures(part, predicted, penalty_mmd2(predicted, self.cells, self.kernel), round_number)
+        return row
+
+    def figures(self, part: str, predicted: Predicted, mmd2: float, round_number: int) -> Row:
+        """The figures of the train or test records, whoever computed their predictions and MMD²."""
+        loss = float(predicted.losses.mean())
+        if not math.isfinite(loss):
+            what = f"{part} loss of round {round_number}"
+            raise InputError(what, "must be finite", loss, "Try a smaller learning rate.")
+        row: Row = {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + self.strength * mmd2}
+        if part == "test":
+            row |= {"accuracy": accuracy(predicted, self.schema), **unfairness(predicted, self.schema)}
+            row[self.cells.notion.name] = notion_gap(predicted, self.schema, self.cells)
+            row["rmse"] = root_mean_squared_error(predicted) if self.schema.task == "regression" else None
         return row

@@ -110,8 +110,7 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
         remedy = "Resume with the data and the notion that the run was started with, or start a new run."
         raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
     if setting.private is not None:
-        books = setting.private.books
-        rows = len(books.ledger.spends(run=books.run))
+        rows = setting.private.desk.rows
         if rows < checkpoint.ledger_rows:
             raise Refused(
                 f"The ledger has {rows} rows of this run, and it had {checkpoint.ledger_rows} when the run was "

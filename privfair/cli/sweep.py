@@ -108,13 +108,7 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
         "data": data,
         "notion": notion,
         "quality": quality,
-        "runs": {
-            "all": len(done.jobs),
-            "done": len(done.done),
-            "failed": len(done.failed),
-            "continued": done.continued,
-            "seconds": sum(row["seconds"] or 0.0 for row in done.done),
-        },
+        "runs": done.counts(),
         "points": table,
         "hypervolume": _areas(areas, reference, quality),
         "failures": [

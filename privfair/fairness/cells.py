@@ -50,10 +50,14 @@ class Cells:
         return len(self.names)
 
     @property
+    def attributes(self) -> int:
+        """How many sensitive attributes are compared."""
+        return len({c.attribute for c in self.comparisons})
+
+    @property
     def count_overlap(self) -> int:
         """In how many of the counts that a client tells one record is: its cells, and the total where that is told."""
-        attributes = len({c.attribute for c in self.comparisons})
-        return attributes * self.notion.sets_of_a_record + (not self.notion.partition)
+        return self.attributes * self.notion.sets_of_a_record + (not self.notion.partition)
 
     def tell(self, membership: NDArray[np.bool_]) -> Counts:
         """The counts that a client tells: of every cell and, where they do not add up to it, of all records, last."""

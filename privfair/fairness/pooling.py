@@ -35,10 +35,7 @@ def pool(replies: Mapping[int, Sequence[FloatArray]], terms: Terms, sharing: Sha
         their_weights: list[FloatArray] = [np.zeros(0)]
         for k, share in zip(sharers, counts / counts.sum(), strict=True):
             quota = int(sharing.quotas[k, cell])
-            filled = 1.0
-            if sharing.rates is not None:
-                filled = fill_share(int(terms.cells[k, cell]), float(sharing.rates[k, cell]), quota)
-            each, middle = unpadding_weights(quota, filled)
+            each, middle = unpadding_weights(quota, _filled(terms, sharing, k, cell))
             pieces.append(replies[k][cell])
             their_weights.append(np.full(quota, share * each))
             pad += share * middle
@@ -54,9 +51,15 @@ def standard_error(terms: Terms, sharing: Sharing, cell: int, spread: float = 1 
     counts = np.maximum(terms.cells[sharers, cell], 1).astype(float)
     variance = 0.0
     for k, share in zip(sharers, counts / counts.sum(), strict=True):
-        quota, filled = int(sharing.quotas[k, cell]), 1.0
-        if sharing.rates is not None:
-            filled = fill_share(int(terms.cells[k, cell]), float(sharing.rates[k, cell]), quota)
+        quota, filled = int(sharing.quotas[k, cell]), _filled(terms, sharing, int(k), cell)
         each, _ = unpadding_weights(quota, filled)
         variance += (share * each) ** 2 * quota * (sharing.noise.noise.variance + filled * spread**2)
     return float(variance**0.5)
+
+
+def _filled(terms: Terms, sharing: Sharing, client: int, cell: int) -> float:
+    """ρ: the expected share of a client's message that is records."""
+    if sharing.rates is None:
+        return 1.0
+    quota = int(sharing.quotas[client, cell])
+    return fill_share(int(terms.cells[client, cell]), float(sharing.rates[client, cell]), quota)

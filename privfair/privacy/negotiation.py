@@ -14,7 +14,7 @@ from privfair.arrays import FloatArray
 from privfair.fairness.quotas import largest_remainder_quotas
 from privfair.messages import Counts, CountsRequest
 from privfair.privacy.planning import Planner, Sampling
-from privfair.terms import PrivateUpdates, Sharing, Terms
+from privfair.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,7 @@ class PrivateCounts:
             )
         if config.counts == "public":
             planner = replace(planner, public_counts=cells)
-        sampling = self._sampling(records, cells, least)
-        scores, multiplier, claim = planner.calibrated(sampling)
-        sharing = None
-        if scores is not None and sampling.quotas is not None:
-            sharing = Sharing(scores, sampling.quotas, sampling.rates, config.kernel_correction)
-        updates = None
-        if multiplier is not None:
-            updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, config.max_grad_norm)
-        return Terms(
-            records=records,
-            cells=cells,
-            least=least,
-            sharing=sharing,
-            updates=updates,
-            counting=planner.count_noise,
-            count_releases=planner.count_releases,
-            evaluation=planner.evaluation_noise,
-            claim=claim,
-        )
+        return planner.terms(self._sampling(records, cells, least), records, cells, least)
 
     def _least(self) -> int:
         """The smallest released count that is taken for more than noise: an empty cell passes once in about 40."""
@@ -90,7 +72,7 @@ class PrivateCounts:
         rate = config.sampling_rate
         if rate is None:
             rate = min(1.0, float(work.batch_size * np.count_nonzero(records) / records.sum()))
-        steps = config.local_steps or max(1, round(work.epochs / rate))
+        steps = self.planner.steps(rate)
         if not work.shares_scores or config.predictions == "none":
             return Sampling(rate, steps, None, None)
         quotas = self._quotas(np.where(cells >= least, cells, 0))

@@ -55,8 +55,7 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
             planner.work.most_trainings * u.steps,
         )
     if terms.evaluation is not None:
-        attributes = len({c.attribute for c in planner.cells.comparisons})
-        event = terms.evaluation.event(attributes, planner.adjacency)
+        event = terms.evaluation.event(planner.cells.attributes, planner.adjacency)
         add("evaluation", f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records", event)
     return {"channels": channels, "notes": _notes(config, terms, planner)}
 

@@ -39,9 +39,8 @@ from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, u
 from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
-LOOSER = (
-    1.2  # two phases, PLD target: the rest costs at most so much of its ε by RDP too, so that RDP has a bound as well
-)
+# Two phases, PLD target: by RDP the rest costs at most so many times its ε, so that RDP has a bound as well.
+LOOSER = 1.2
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Planner:
             return None
         scale = c.evaluation_noise
         if scale is None:
-            overlap = self._attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self._attributes
+            overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
             scale = self._scale(c.evaluation, c.evaluation_share, overlap, "evaluation_noise")
         return CountNoise(c.evaluation, scale)
 
@@ -121,10 +120,6 @@ class Planner:
         if kind == "laplace":
             return laplace_scale_for(target, overlap)
         return gaussian_scale_for(target, self.config.delta * COUNT_DELTA, overlap)
-
-    @property
-    def _attributes(self) -> int:
-        return len({c.attribute for c in self.cells.comparisons})
 
     def _target(self, missing: str) -> float:
         if self.config.epsilon is None:
@@ -141,7 +136,7 @@ class Planner:
             event = self.count_noise.event(self.cells.count_overlap, self.adjacency)
             channels.append(Channel(COUNTS, event, self.count_releases, fixed=True))
         if self.evaluation_noise is not None:
-            event = self.evaluation_noise.event(self._attributes, self.adjacency)
+            event = self.evaluation_noise.event(self.cells.attributes, self.adjacency)
             channels.append(Channel(EVALUATION, event, 1 + self.config.retries, fixed=True))
         return channels
 
@@ -150,7 +145,7 @@ class Planner:
         if sampling.quotas is None:
             return None
         events = []
-        for attribute in range(self._attributes):
+        for attribute in range(self.cells.attributes):
             events += self._dearest_cells(attribute, sampling, noise)
         event = events[0] if len(events) == 1 else Composed(tuple(events))
         return Channel(PREDICTIONS, event, self.work.rounds + self.config.retries, fixed=fixed)
@@ -204,23 +199,41 @@ class Planner:
         cells = np.ones((clients, len(self.cells)), dtype=np.int64)
         if not self.one_phase or self.config.counts == "public":
             return Terms(0 * ones, cells, counting=self.count_noise)
-        sampling = self._configured(clients)
+        return self.terms(self._configured(clients), ones, cells, 0)
+
+    def terms(self, sampling: Sampling, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Terms:
+        """The terms of these rates, with the noise that meets the target, for these counts."""
         scores, multiplier, claim = self.calibrated(sampling)
         sharing, updates = None, None
         if scores is not None and sampling.quotas is not None:
-            sharing = Sharing(scores, sampling.quotas, sampling.rates)
+            sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
         if multiplier is not None:
             updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, self.config.max_grad_norm)
-        return Terms(ones, cells, 0, sharing, updates, self.count_noise, 1, self.evaluation_noise, claim)
+        return Terms(
+            records=records,
+            cells=cells,
+            least=least,
+            sharing=sharing,
+            updates=updates,
+            counting=self.count_noise,
+            count_releases=self.count_releases,
+            evaluation=self.evaluation_noise,
+            claim=claim,
+        )
+
+    def steps(self, sampling_rate: float) -> int:
+        """Local steps of a round: configured, or as many as make the configured epochs in the mean."""
+        return self.config.local_steps or max(1, round(self.work.epochs / sampling_rate))
 
     def _configured(self, clients: int = 1) -> Sampling:
         """The sampling of a plan of one phase, with every cell taking part."""
         c, shape = self.config, (clients, len(self.cells))
         rate = c.sampling_rate or 1.0
-        steps = c.local_steps or max(1, round(self.work.epochs / rate))
         if not self._noisy_scores:
-            return Sampling(rate, steps, None, None)
-        return Sampling(rate, steps, np.ones(shape, dtype=np.int64), np.full(shape, c.prediction_rate or 1.0))
+            return Sampling(rate, self.steps(rate), None, None)
+        return Sampling(
+            rate, self.steps(rate), np.ones(shape, dtype=np.int64), np.full(shape, c.prediction_rate or 1.0)
+        )
 
     # ---- calibration
 

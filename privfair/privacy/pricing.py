@@ -89,8 +89,8 @@ class PriceList:
             case MeasureRequest():
                 return (self._row(request, NotPrivate()),)
             case EvaluateRequest():
-                attributes = len({c.attribute for c in self.cells.comparisons})  # a record is in one table for each
-                return (self._row(request, request.noise.event(attributes, self.adjacency)),)
+                # a record is in one table for each attribute
+                return (self._row(request, request.noise.event(self.cells.attributes, self.adjacency)),)
 
     def _counts(self, request: CountsRequest) -> Event:
         if request.noise is not None:

@@ -44,6 +44,16 @@ class Sweep:
         """The rows without one."""
         return [row for row in self.rows if row["status"] != "done"]
 
+    def counts(self) -> dict[str, Any]:
+        """How many runs there are, ended and failed, and how long they computed."""
+        return {
+            "all": len(self.jobs),
+            "done": len(self.done),
+            "failed": len(self.failed),
+            "continued": self.continued,
+            "seconds": sum(row["seconds"] or 0.0 for row in self.done),
+        }
+
 
 def carry_out(
     jobs: Sequence[Job],

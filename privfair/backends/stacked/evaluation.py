@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,11 +21,7 @@ from privfair.evaluation import Evaluator, Row
 from privfair.fairness.cells import Cells
 from privfair.fairness.metrics import (
     Predicted,
-    accuracy,
-    notion_gap,
     penalty_mmd2,
-    root_mean_squared_error,
-    unfairness,
 )
 from privfair.kernels.base import Kernel
 from privfair.kernels.energy import EnergyKernel
@@ -116,28 +111,13 @@ def _lines(questions: Sequence[Evaluate], networks: Networks) -> list[Row | Fail
             batched = energy_mmd2(scores, first.cells, first.cells.membership(records))
         for n, (question, row) in enumerate(zip(questions, rows, strict=True)):
             predicted = Predicted(records, predictions[n], losses[n], scores[n].astype(np.float64))
-            mmd2 = None if batched is None else float(batched[n])
-            error = _fill(row, question, part, predicted, mmd2)
-            if error is not None:
+            e = question.evaluator
+            try:
+                mmd2 = penalty_mmd2(predicted, e.cells, e.kernel) if batched is None else float(batched[n])
+                row |= e.figures(part, predicted, mmd2, question.round)
+            except InputError as error:
                 errors.setdefault(n, Failed(error))
     return [errors.get(n, row) for n, row in enumerate(rows)]
-
-
-def _fill(row: Row, question: Evaluate, part: str, predicted: Predicted, mmd2: float | None) -> InputError | None:
-    """Write the figures of one part into the line, as `Evaluator.row` does; the error of a loss that is not finite."""
-    e = question.evaluator
-    loss = float(predicted.losses.mean())
-    if not math.isfinite(loss):
-        what = f"{part} loss of round {question.round}"
-        return InputError(what, "must be finite", loss, "Try a smaller learning rate.")
-    if mmd2 is None:
-        mmd2 = penalty_mmd2(predicted, e.cells, e.kernel)
-    row |= {f"{part}_loss": loss, f"{part}_mmd2": mmd2, f"{part}_objective": loss + e.strength * mmd2}
-    if part == "test":
-        row |= {"accuracy": accuracy(predicted, e.schema), **unfairness(predicted, e.schema)}
-        row[e.cells.notion.name] = notion_gap(predicted, e.schema, e.cells)
-        row["rmse"] = root_mean_squared_error(predicted) if e.schema.task == "regression" else None
-    return None
 
 
 def _outputs(questions: Sequence[Evaluate], x: torch.Tensor, networks: Networks) -> torch.Tensor:
