@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -100,8 +100,16 @@ class TrackedPenalty:
                 for c in present:
                     self.factors.append({o: len(present) - 1.0 if o == c else -1.0 for o in present})
                     self._users.append({c: 1.0})
-        self.embeddings = [self._embedding(factors) for factors in self.factors]
-        self.paddings = [self._padding(factors) for factors in self.factors]
+
+    @cached_property
+    def embeddings(self) -> list[Embedding]:
+        """What meets the scores; built when first asked for, because not every engine evaluates it this way."""
+        return [self._embedding(factors) for factors in self.factors]
+
+    @cached_property
+    def paddings(self) -> list[Embedding | None]:
+        """What takes back the padding of noisy messages, for each embedding."""
+        return [self._padding(factors) for factors in self.factors]
 
     def _embedding(self, factors: Factors) -> Embedding:
         scores = np.concatenate([self.shared.scores[c] for c in factors])

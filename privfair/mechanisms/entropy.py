@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +12,7 @@ from accountant.errors import InputError, require_finite, require_positive
 from privfair.arrays import FloatArray
 from privfair.mechanisms.opendp_samplers import opendp_discrete_gaussian, opendp_discrete_laplace
 from privfair.mechanisms.seeded_samplers import seeded_discrete_gaussian, seeded_discrete_laplace
-from privfair.mechanisms.system_normals import system_normals
+from privfair.mechanisms.system_bits import system_words
 
 LARGEST_SCALE = 2.0**40  # integer noise of at most this scale stays exact as a float and far from the ends of int64
 
@@ -61,19 +60,20 @@ class SystemEntropy:
     def description(self) -> str:
         """What was used, for privacy statements."""
         return (
-            "operating system's generator; OpenDP discrete samplers; normal noise as the sum of four floating-point "
-            "draws (makes them hard to invert; its ε is that of real numbers)"
+            "operating system's generator (for long noise AES-256 in counter mode, keyed by it); OpenDP discrete "
+            "samplers; normal noise as the sum of four floating-point draws (makes them hard to invert; its ε is that "
+            "of real numbers)"
         )
 
     def poisson_mask(self, n: int, rate: float) -> NDArray[np.bool_]:
         """n independent choices, each True with probability ⌊rate·2^64⌋/2^64: never above the rate."""
-        return _below(_system_words(_require_size("n", n)), rate)
+        return _below(system_words(_require_size("n", n)), rate)
 
     def permutation(self, n: int) -> NDArray[np.int64]:
         """0 … n−1 in exactly uniform random order: by 64-bit keys, all drawn anew should two be equal."""
         _require_size("n", n)
         while True:
-            keys = _system_words(n)
+            keys = system_words(n)
             order = np.argsort(keys, kind="stable")
             in_order = keys[order]
             if not np.any(in_order[1:] == in_order[:-1]):
@@ -86,6 +86,8 @@ class SystemEntropy:
 
     def normal(self, size: int) -> FloatArray:
         """Independent standard normals; what they are safe against is said in `system_normals`."""
+        from privfair.mechanisms.system_normals import system_normals  # compiled: it takes a second to import
+
         return system_normals(_require_size("size", size))
 
     def discrete_gaussian(self, scale: float, size: int) -> NDArray[np.int64]:
@@ -150,10 +152,6 @@ def require_rate(rate: float) -> float:
     if not 0 < number <= 1:
         raise InputError("sampling_rate", "must be in (0, 1]", rate, "It is a probability, not a batch size.")
     return number
-
-
-def _system_words(n: int) -> NDArray[np.uint64]:
-    return np.frombuffer(os.urandom(8 * n), dtype=np.uint64)
 
 
 def _below(words: NDArray[np.uint64], rate: float) -> NDArray[np.bool_]:

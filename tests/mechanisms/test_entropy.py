@@ -127,7 +127,7 @@ def test_permutations_and_choices_are_what_they_say(n: int, share: float) -> Non
 def test_equal_keys_are_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """An order by equal keys would keep the records' own order."""
     keys = iter([np.array([7, 7, 1], dtype=np.uint64), np.array([9, 8, 7], dtype=np.uint64)])
-    monkeypatch.setattr(module, "_system_words", lambda n: next(keys))
+    monkeypatch.setattr(module, "system_words", lambda n: next(keys))
     assert SystemEntropy().permutation(3).tolist() == [2, 1, 0]
 
 
@@ -149,7 +149,7 @@ def test_a_seed_repeats_and_the_system_does_not() -> None:
 
 def test_only_the_system_may_claim() -> None:
     assert SystemEntropy().claim
-    assert "operating system's generator; OpenDP discrete samplers" in SystemEntropy().description
+    assert "keyed by it); OpenDP discrete samplers;" in SystemEntropy().description
     seeded = SeededEntropy(np.random.default_rng(0))
     assert not seeded.claim
     assert "no ε is claimed" in seeded.description

@@ -14,6 +14,7 @@ from accountant.errors import InputError
 from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
 from privfair.backends.stacked.chunks import cut, free_numbers, rows_at_once
 from privfair.backends.stacked.forward import ForwardJob, outputs_of
+from privfair.backends.stacked.fused import can_be_fused, train_fused
 from privfair.backends.stacked.holdings import (
     Holdings,
     data_of,
@@ -117,14 +118,17 @@ class Engine:
             job = self._job(client, request, at[number], shifts[number], orders)
             if isinstance(request.objective, Tracked):
                 penalties.of(job)
-            groups.setdefault(job.key, []).append((number, job))
-        parts = [part for members in groups.values() for part in _parts(members, self.threads)]
+            fused = can_be_fused(job.network, request.objective, job.data, penalties)
+            groups.setdefault((fused, *job.key), []).append((number, job))
+        parts = []
+        for (fused, *_), members in groups.items():
+            parts += [(fused, part) for part in (_shares if fused else _parts)(members, self.threads)]
 
-        def work(part: list[tuple[int, TrainJob]]) -> list[Trained]:
-            jobs = [job for _, job in part]
-            return train_stack(jobs, rule_for(jobs, penalties))
+        def work(share: tuple[bool, list[tuple[int, TrainJob]]]) -> list[Trained]:
+            jobs = [job for _, job in share[1]]
+            return train_fused(jobs, penalties) if share[0] else train_stack(jobs, rule_for(jobs, penalties))
 
-        for part, ends in zip(parts, self.map(work, parts), strict=True):
+        for (_, part), ends in zip(parts, self.map(work, parts), strict=True):
             for (number, _), end in zip(part, ends, strict=True):
                 trained[number] = end
         rows = zip(asked, at, shifts, trained, strict=True)
@@ -214,6 +218,25 @@ class Engine:
             losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
             replies.append(Measures({q: MEASURES[q](data, predictions, losses) for q in request.quantities}))
         return replies
+
+
+PARTS_PER_THREAD = 4  # so that no thread waits long for another
+
+
+def _shares(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple[int, TrainJob]]]:
+    """Jobs for the compiled training: as many shares of alike cost as keep all threads busy; equal orders together."""
+    members.sort(key=lambda member: (-member[1].order.positions.size, id(member[1].order)))
+    total = sum(member[1].order.positions.size for member in members)
+    most = max(1, total // (PARTS_PER_THREAD * threads))
+    shares: list[list[tuple[int, TrainJob]]] = [[]]
+    cost = 0
+    for member in members:
+        if cost >= most:
+            shares.append([])
+            cost = 0
+        shares[-1].append(member)
+        cost += member[1].order.positions.size
+    return shares
 
 
 def _parts(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple[int, TrainJob]]]:

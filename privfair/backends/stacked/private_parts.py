@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
 from privfair.backends.stacked.chunks import cut, rows_at_once
+from privfair.backends.stacked.fused import can_be_fused, train_fused_privately
 from privfair.backends.stacked.holdings import data_of, entropy_for, model_of, replica_of, shape_of, shift_of
 from privfair.backends.stacked.lockstep import Failed, attempt
 from privfair.backends.stacked.private_draws import Draws
@@ -40,13 +41,14 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
         network = engine.networks.of(model_of(client), data_of(client).x.shape[1])
         data = data_of(client)
         about = (network and network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
-        key = (*about, work.steps, *objective_key(request.objective, data))
-        groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))
         if isinstance(request.objective, Tracked):
             penalties.of_shared(request.objective.shared, data.cells)
-    parts = [part for members in groups.values() for part in _parts(engine, members)]
-    ends = engine.map(lambda part: _trained(engine, part, penalties, draws), parts)
-    for part, trained in zip(parts, ends, strict=True):
+        fused = network is not None and can_be_fused(network, request.objective, data, penalties)
+        key = (fused, *about, work.steps, *objective_key(request.objective, data))
+        groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))
+    parts = [(key[0], part) for key, members in groups.items() for part in _parts(engine, members)]
+    ends = engine.map(lambda share: _trained(engine, *share, penalties, draws), parts)
+    for (_, part), trained in zip(parts, ends, strict=True):
         for (number, client, request, _, at, shift), end in zip(part, trained, strict=True):
             results[number] = attempt(update, client, request, at, shift, end)
     return [r for r in results if r is not None]
@@ -64,7 +66,9 @@ def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
     return list(cut(sorted(members, key=lambda m: -rows(m)), rows, most))
 
 
-def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, draws: Draws) -> list[Trained]:
+def _trained(
+    engine: Engine, fused: bool, part: Sequence[Prepared], penalties: Penalties, draws: Draws
+) -> list[Trained]:
     jobs = []
     for _, client, request, work, at, shift in part:
         data, holding = data_of(client), engine.holdings.of(client)
@@ -85,4 +89,6 @@ def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, dra
             key=(),
         )
         jobs.append(PrivateJob(job, noise, work))
+    if fused:
+        return train_fused_privately(jobs, penalties)
     return train_stack_privately(jobs, rule_for([p.job for p in jobs], penalties))

@@ -1,0 +1,182 @@
+"""Jobs as arrays for the compiled training, and which jobs it can do; all others go through `training`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.backends.stacked.assembling import Penalties
+from privfair.backends.stacked.fused_private import train_private_job
+from privfair.backends.stacked.fused_slopes import Outcome
+from privfair.backends.stacked.fused_training import OWN, TASK, TRACKED, Goal, Records, Steps, Work, train_jobs
+from privfair.backends.stacked.fused_witness import Witness, can_be_packed, packed_witness
+from privfair.backends.stacked.minibatches import Order
+from privfair.backends.stacked.networks import Network, Perceptron
+from privfair.backends.stacked.privately import PrivateJob
+from privfair.backends.stacked.training import TrainJob
+from privfair.clients.objectives import TrainingData
+from privfair.clients.steps import Trained
+from privfair.fairness.cells import Cells
+from privfair.fairness.tracking import TrackedPenalty
+from privfair.messages import Objective, OwnPenalty, Reweighted, Tracked
+
+Type = NDArray[Any]
+
+
+def can_be_fused(network: Network, objective: Objective, data: TrainingData, penalties: Penalties) -> bool:
+    """Whether the compiled training knows this model and this objective."""
+    if not isinstance(network, Perceptron):
+        return False
+    if isinstance(objective, OwnPenalty):
+        return objective.kernel == "energy"
+    if not isinstance(objective, Tracked):
+        return True
+    if objective.drift != "none":
+        return False
+    return can_be_packed(penalties.of_shared(objective.shared, data.cells))
+
+
+def train_fused(jobs: Sequence[TrainJob], penalties: Penalties) -> list[Trained]:
+    """Where each job ends; jobs have the same key."""
+    packed = Packed.of(jobs, penalties, jobs[0].pool.rows.numpy().dtype)
+    ends = np.stack([j.start for j in jobs]).astype(packed.work.rate.dtype)
+    snapshots = np.zeros_like(ends)
+    train_jobs(*packed, ends, snapshots)
+    return [
+        Trained(end.copy(), job.order.steps, snapshot.copy() if _has_snapshot(job) else None)
+        for job, end, snapshot in zip(jobs, ends, snapshots, strict=True)
+    ]
+
+
+def train_fused_privately(private: Sequence[PrivateJob], penalties: Penalties) -> list[Trained]:
+    """The same with DP-SGD; the model moves in double precision."""
+    jobs = [p.job for p in private]
+    dtype = jobs[0].pool.rows.numpy().dtype
+    packed = Packed.of(jobs, penalties, np.dtype(np.float64))
+    results = []
+    for number, (job, p) in enumerate(zip(jobs, private, strict=True)):
+        end = job.start.astype(dtype).astype(np.float64)
+        snapshot = np.zeros_like(end)
+        train_private_job(*packed, p.noise, p.work.max_grad_norm, p.work.divisor, number, end, snapshot)
+        kept = snapshot.astype(dtype) if _has_snapshot(job) else None
+        results.append(Trained(end.astype(dtype), job.order.steps, kept))
+    return results
+
+
+class Packed(NamedTuple):
+    """What the compiled training of some jobs is given."""
+
+    records: Records
+    widths: NDArray[np.int64]
+    outcome: Outcome
+    steps: Steps
+    work: Work
+    goal: Goal
+    witness: Witness
+
+    @staticmethod
+    def of(jobs: Sequence[TrainJob], penalties: Penalties, moving: np.dtype[Any]) -> Packed:
+        """Of jobs with the same key, whose parameters move in the type `moving`."""
+        first = jobs[0]
+        order, steps = _orders(jobs)
+        works = [j.request.work for j in jobs]
+        work = Work(
+            order=order,
+            offset=np.array([j.offset for j in jobs]),
+            records=np.array([len(j.data.y) for j in jobs]),
+            rate=np.array([w.learning_rate for w in works], dtype=moving),
+            proximal=np.array([w.proximal for w in works], dtype=moving),
+            shift=_shifts(jobs, moving),
+            snapshot_after=np.array([_snapshot_after(j) for j in jobs]),
+            adam=works[0].optimizer == "adam",
+        )
+        goal, witness = _goal(jobs, penalties, first.pool.rows.numpy().dtype)
+        records = Records(first.pool.rows.numpy(), first.pool.codes.numpy(), first.pool.features)
+        return Packed(records, _widths(first.network), _outcome(first.data), steps, work, goal, witness)
+
+
+def _has_snapshot(job: TrainJob) -> bool:
+    return 0 < _snapshot_after(job) <= job.order.steps
+
+
+def _snapshot_after(job: TrainJob) -> int:
+    at = job.request.snapshot_at
+    return 0 if at is None else math.ceil(at * job.order.steps)
+
+
+def _widths(network: Network) -> NDArray[np.int64]:
+    """Of all layers, input and output included."""
+    if not isinstance(network, Perceptron):
+        raise TypeError(f"no compiled training of {type(network).__name__}")
+    return np.array(network.sizes)
+
+
+def _outcome(data: TrainingData) -> Outcome:
+    """What outputs and scores mean."""
+    return Outcome(data.task.task == "binary", data.task.low, data.task.high, data.cells.notion.score == "loss")
+
+
+def _shifts(jobs: Sequence[TrainJob], dtype: np.dtype[Any]) -> Type:
+    """SCAFFOLD's c − c_k of each job; nothing where no job has one."""
+    size = jobs[0].start.size
+    if all(j.shift is None for j in jobs):
+        return np.zeros((0, size), dtype)
+    return np.stack([np.zeros(size) if j.shift is None else j.shift for j in jobs]).astype(dtype)
+
+
+def _orders(jobs: Sequence[TrainJob]) -> tuple[NDArray[np.int64], Steps]:
+    """The number of each job's order, and all orders that they use, each once."""
+    known: dict[int, int] = {}
+    orders: list[Order] = []
+    for job in jobs:
+        if id(job.order) not in known:
+            known[id(job.order)] = len(orders)
+            orders.append(job.order)
+    table = np.zeros((len(orders), 4), dtype=np.int64)
+    place = step = 0
+    for row, order in zip(table, orders, strict=True):
+        row[:] = place, step, order.steps, order.positions.shape[1]
+        place, step = place + order.positions.size, step + order.steps
+    steps = Steps(
+        table,
+        np.concatenate([o.positions.reshape(-1) for o in orders]),
+        np.concatenate([o.sizes for o in orders]),
+        max(1, max(o.positions.shape[1] for o in orders)),
+    )
+    return np.array([known[id(j.order)] for j in jobs]), steps
+
+
+def _goal(jobs: Sequence[TrainJob], penalties: Penalties, dtype: np.dtype[Any]) -> tuple[Goal, Witness]:
+    """What is added to the task loss of these jobs."""
+    objectives, cells = [j.request.objective for j in jobs], jobs[0].data.cells
+    kind, numbers = TASK, np.zeros(len(jobs), dtype=np.int64)
+    tracked: list[TrackedPenalty] = []
+    if isinstance(objectives[0], Tracked):
+        kind = TRACKED
+        known: dict[int, int] = {}
+        for number, penalty in enumerate(penalties.of(j) for j in jobs):
+            if id(penalty) not in known:
+                known[id(penalty)] = len(tracked)
+                tracked.append(penalty)
+            numbers[number] = known[id(penalty)]
+    elif isinstance(objectives[0], OwnPenalty):
+        kind = OWN
+    tables = [o.weights.reshape(-1) for o in objectives if isinstance(o, Reweighted)]
+    goal = Goal(
+        kind=kind,
+        penalty=numbers,
+        strength=np.array([o.strength if isinstance(o, OwnPenalty) else 0.0 for o in objectives], dtype=dtype),
+        pairs=_pairs(cells),
+        loss_weights=np.stack(tables).astype(dtype) if tables else np.zeros((0, 1), dtype),
+    )
+    return goal, packed_witness(tracked, len(cells), dtype)
+
+
+def _pairs(cells: Cells) -> NDArray[np.int64]:
+    pairs = [pair for comparison in cells.comparisons for pair in combinations(comparison.cells, 2)]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)

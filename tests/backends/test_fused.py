@@ -1,0 +1,208 @@
+"""The compiled training against independent code: autograd, the kernels' own sums, numpy's sort."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from torch import nn
+
+from privfair.backends.stacked.fused_layers import backward_layer, forward_layer, sum_layer
+from privfair.backends.stacked.fused_private import clipping_shares
+from privfair.backends.stacked.fused_slopes import Outcome, add_own, sorted_order, task_slopes
+from privfair.backends.stacked.fused_training import arriving, level_rows
+from privfair.backends.stacked.fused_witness import add_tracked, can_be_packed, packed_witness
+from privfair.clients.task import TaskKind
+from privfair.datasets.records import Schema, SensitiveAttribute
+from privfair.fairness.cells import Cells
+from privfair.fairness.notions import notion_by_name
+from privfair.fairness.tracking import NoisyScores, SharedScores, TrackedPenalty
+from privfair.kernels import EnergyKernel
+from privfair.kernels.mmd import Pair
+from privfair.mechanisms.grid_noise import ScoreNoise
+
+F64 = np.dtype(np.float64)
+WIDTHS = [(3, 1), (5, 4, 1), (7, 16, 1), (6, 5, 9, 1), (11, 8, 3, 2, 1)]
+
+
+def module(widths: tuple[int, ...], seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after, dtype=torch.float64), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def passes(net: nn.Sequential, widths: tuple[int, ...], x: torch.Tensor, pull: torch.Tensor) -> tuple[
+    NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]
+]:  # fmt: skip
+    """Outputs, activations, what arrives at each layer, the rows of the layers, and the gradient of Σ pull·output."""
+    count = len(x)
+    levels, height = level_rows(np.array(widths), widths[0] + 2)
+    acts, deltas = np.zeros((height, count + 3)), np.zeros((height, count + 3))
+    acts[: widths[0], :count] = x.numpy().T
+    theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
+    start = 0
+    for level, (before, after) in enumerate(itertools.pairwise(widths)):
+        middle = start + before * after
+        forward_layer(
+            theta[start:middle].reshape(after, before), theta[middle : middle + after],
+            acts[levels[level] : levels[level] + before], acts[levels[level + 1] : levels[level + 1] + after],
+            count, level < len(widths) - 2,
+        )  # fmt: skip
+        start = middle + after
+    deltas[levels[-1], :count] = pull.numpy()
+    arriving(theta, np.array(widths), acts, levels, count, deltas)
+    gradient, start = np.zeros_like(theta), 0
+    for level, (before, after) in enumerate(itertools.pairwise(widths)):
+        middle = start + before * after
+        sum_layer(
+            acts[levels[level] : levels[level] + before], deltas[levels[level + 1] : levels[level + 1] + after], count,
+            gradient[start:middle].reshape(after, before), gradient[middle : middle + after],
+        )  # fmt: skip
+        start = middle + after
+    return acts[levels[-1], :count].copy(), acts, deltas, levels, gradient
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_outputs_and_gradients_are_those_of_autograd(widths: tuple[int, ...]) -> None:
+    net = module(widths, 3)
+    x, pull = torch.randn(37, widths[0], dtype=torch.float64), torch.randn(37, dtype=torch.float64)
+    outputs, _, _, _, gradient = passes(net, widths, x, pull)
+    expected = net(x)[:, 0]
+    (expected * pull).sum().backward()
+    assert np.allclose(outputs, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
+    whole = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]).numpy()
+    assert np.allclose(gradient, whole, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_clipping_shares_are_those_of_gradients_written_out(widths: tuple[int, ...]) -> None:
+    net = module(widths, 4)
+    x, pull = torch.randn(20, widths[0], dtype=torch.float64), torch.randn(20, dtype=torch.float64)
+    x[5] = float("nan")
+    _, acts, deltas, levels, _ = passes(net, widths, x, pull)
+    shares = np.zeros(len(x))
+    clipping_shares(np.array(widths), acts, deltas, levels, len(x), 0.7, shares)
+    for i in range(len(x)):
+        net.zero_grad()
+        (net(x[i : i + 1])[0, 0] * pull[i]).backward()
+        norm = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]).norm().item()
+        assert shares[i] == (0.0 if i == 5 else pytest.approx(min(1.0, 0.7 / (norm + 1e-6)), rel=1e-9))
+    assert not acts[:, 5].any()
+    assert np.isfinite(deltas[:, : len(x)]).all()
+
+
+def test_a_hidden_unit_that_is_not_a_number_stays_so() -> None:
+    out = np.zeros((1, 2))
+    forward_layer(np.array([[1.0]]), np.zeros(1), np.array([[np.nan, -1.0]]), out, 2, True)
+    assert np.isnan(out[0, 0])
+    assert out[0, 1] == 0.0
+    leaving = np.ones((1, 2))
+    backward_layer(np.array([[2.0]]), out, np.array([[1.0, 1.0]]), leaving, 2)
+    assert leaving[0, 1] == 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(arrays.arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e6, 1e6, width=64)))
+def test_the_order_sorts(scores: NDArray[np.float64]) -> None:
+    order = sorted_order(scores, scores.size)
+    assert np.array_equal(scores[order], np.sort(scores))
+    assert np.array_equal(np.sort(order), np.arange(scores.size))
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_the_order_holds_every_record_whatever_its_score(odd: float) -> None:
+    scores = np.array([0.2, odd, 0.1, odd, 0.9])
+    assert np.array_equal(np.sort(sorted_order(scores, 5)), np.arange(5))
+
+
+@pytest.mark.parametrize("task", ["binary", "regression"])
+@pytest.mark.parametrize("kind", ["prediction", "loss"])
+def test_slopes_of_losses_and_scores_are_those_of_autograd(task: str, kind: str) -> None:
+    binary = task == "binary"
+    what = TaskKind("binary", 0.0, 1.0) if binary else TaskKind("regression", -2.0, 3.0)
+    outputs = torch.linspace(-1.2, 1.3, 23, dtype=torch.float64, requires_grad=True)
+    labels = torch.arange(23, dtype=torch.float64) % 2 if binary else torch.linspace(-2, 3, 23, dtype=torch.float64)
+    scores, loss, score = (np.zeros(23) for _ in range(3))
+    task_slopes(
+        Outcome(binary, what.low, what.high, kind == "loss"), outputs.detach().numpy(), labels.numpy(), 23, scores,
+        loss, score,
+    )  # fmt: skip
+    expected = what.scores(outputs, labels, kind)
+    assert np.allclose(scores, expected.detach().numpy(), atol=1e-12)
+    for values, total in ((loss, what.losses(outputs, labels).sum()), (score, expected.sum())):
+        (slopes,) = torch.autograd.grad(total, outputs, retain_graph=True)
+        assert np.allclose(values, slopes.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_own_penalty_has_the_slopes_of_the_mmd(ties: bool) -> None:
+    rng = np.random.default_rng(2)
+    scores = rng.random(40)
+    if ties:
+        scores = np.round(scores, 1)
+    groups = rng.integers(0, 2, 40)
+    member = np.stack([groups == 0, groups == 1]).astype(float)
+    pull = np.zeros(40)
+    add_own(np.array([[0, 1]]), 1.5, member, scores, np.full(40, 0.5), 40, pull)
+    slopes = Pair(scores[groups == 0], scores[groups == 1], EnergyKernel(), tie=1e-6).slopes(biased=True)
+    expected = np.zeros(40)
+    for group in (0, 1):
+        expected[groups == group] = 1.5 * 40 * 0.5 * slopes[group]
+    assert np.allclose(pull, expected, atol=1e-12)
+
+
+def test_a_minibatch_of_one_group_has_no_own_penalty() -> None:
+    pull = np.zeros(3)
+    add_own(np.array([[0, 1]]), 1.0, np.array([[1.0] * 3, [0.0] * 3]), np.array([0.1, 0.5, 0.9]), np.ones(3), 3, pull)
+    assert not pull.any()
+
+
+def penalty(kernel: str, groups: int, noise: ScoreNoise | None, correction: str = "none") -> TrackedPenalty:
+    names = tuple(str(g) for g in range(groups))
+    schema = Schema(("x",), "binary", "y", (0.0, 1.0), (SensitiveAttribute("group", names),))
+    cells = Cells.of(notion_by_name("statistical_parity", schema), schema)
+    rng = np.random.default_rng(groups)
+    scores = tuple(rng.random(30 + 5 * g) for g in range(groups))
+    weights = tuple(np.full(s.size, 1 / s.size) for s in scores)
+    noisy = None if noise is None else NoisyScores(noise, correction, (-0.2, *[0.1] * (groups - 1)))  # type: ignore[arg-type]
+    shared = SharedScores(kernel, 2.0, scores, weights, np.full(groups, 50.0), 50.0 * groups, (0.0, 1.0), noisy)
+    return TrackedPenalty(shared, cells)
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize(
+    ("kernel", "mechanism", "correction"),
+    [
+        ("energy", None, "none"),
+        ("energy", "gaussian", "none"),
+        ("gaussian:0.4", None, "none"),
+        ("gaussian:0.4", "gaussian", "none"),
+        ("gaussian:0.4", "gaussian", "deconvolve"),
+        ("gaussian:0.4", "laplace", "deconvolve"),
+    ],
+)
+def test_tracked_penalties_have_the_slopes_of_their_kernels(
+    groups: int, kernel: str, mechanism: str | None, correction: str
+) -> None:
+    noise = None if mechanism is None else ScoreNoise(mechanism, 0.2)  # type: ignore[arg-type]
+    tracked = [penalty(kernel, groups, noise, correction) for _ in range(2)]
+    assert all(can_be_packed(p) for p in tracked)
+    rng = np.random.default_rng(9)
+    z = np.concatenate([rng.random(50), tracked[0].shared.scores[0][:5], [0.0, 1.0]])  # at samples, too
+    member = np.eye(groups)[rng.integers(0, groups, z.size)].T.copy()
+    pull = np.zeros(z.size)
+    add_tracked(packed_witness(tracked, groups, F64), 1, member, z, np.full(z.size, 0.25), z.size, pull)
+    expected = 0.25 * tracked[1].derivative(z, tracked[1].coefficients(member.T.astype(bool)))
+    assert np.allclose(pull, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_kernels_without_tables_are_left_to_others() -> None:
+    assert not can_be_packed(penalty("laplace:0.3", 2, None))
