@@ -51,7 +51,7 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
         return lambda batch, outputs: data.task.losses(outputs, data.y[batch])
     if isinstance(objective, Reweighted):
         return _reweighted(objective, data)
-    rule = _tracked(objective, data, model) if isinstance(objective, Tracked) else _own(objective, data)
+    rule = own_rule(objective, data) if isinstance(objective, OwnPenalty) else _shared_rule(objective, data, model)
 
     def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
         labels = data.y[batch]
@@ -75,23 +75,31 @@ def couples_records(objective: Objective) -> str | None:
 SlopeRule = Callable[[NDArray[np.int64], FloatArray], FloatArray]  # (positions, scores) -> slopes
 
 
-def _tracked(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeRule:
-    """2λ·D′(S_i)/P of each record."""
+def _shared_rule(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeRule:
     tracked = tracked_penalty(objective.shared, data.cells)
+    if objective.drift == "none":
+        return tracked_rule(tracked, data)
+    return _drifting_rule(objective, tracked, data, model)
+
+
+def tracked_rule(tracked: TrackedPenalty, data: TrainingData) -> SlopeRule:
+    """2λ·D′(S_i)/P of each record."""
     coefficients = tracked.coefficients(data.membership)
-    penalty: TrackedPenalty | DriftingPenalty = tracked
-    if objective.drift != "none":
-        penalty = DriftingPenalty(
-            tracked, data.membership, all_scores(model, data), shared_drift=objective.drift == "shared"
-        )
+    return lambda positions, scores: tracked.derivative(_neutralised(scores), coefficients[:, positions])
+
+
+def _drifting_rule(objective: Tracked, tracked: TrackedPenalty, data: TrainingData, model: FlatModel) -> SlopeRule:
+    """The same, with the drift of the client's own scores."""
+    coefficients = tracked.coefficients(data.membership)
+    penalty = DriftingPenalty(
+        tracked, data.membership, all_scores(model, data), shared_drift=objective.drift == "shared"
+    )
 
     def slopes(positions: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        if isinstance(penalty, DriftingPenalty):
-            # own scores from one and the same pass: a record must meet itself at distance exactly 0
-            now = all_scores(model, data)
-            penalty.refresh(now)
-            scores = now[positions]
-        return penalty.derivative(_neutralised(scores), coefficients[:, positions])
+        # own scores from one and the same pass: a record must meet itself at distance exactly 0
+        now = all_scores(model, data)
+        penalty.refresh(now)
+        return penalty.derivative(_neutralised(now[positions]), coefficients[:, positions])
 
     return slopes
 
@@ -102,7 +110,7 @@ def _neutralised(scores: FloatArray) -> FloatArray:
     return scores if finite.all() else np.where(finite, scores, 0.5)
 
 
-def _own(objective: OwnPenalty, data: TrainingData) -> SlopeRule:
+def own_rule(objective: OwnPenalty, data: TrainingData) -> SlopeRule:
     """The slopes of λ Σ MMD² between every pair of groups within the minibatch, on each conditioning set.
 
     They are multiplied by the size of the minibatch, because the caller takes the mean over it. A pair of which the

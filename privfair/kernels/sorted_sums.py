@@ -55,13 +55,13 @@ class SortedSums:
         order = np.argsort(samples, kind="stable")
         y, w = samples[order], weights[order]
         starts = np.flatnonzero(np.diff(y, prepend=-np.inf))
-        self._y = y[starts]
+        self.samples = y[starts]
         self._weights = np.add.reduceat(w, starts)
-        self._centre = float(self._y[0] + self._y[-1]) / 2
-        self._index = SortedIndex(self._y)
-        reach = tie * np.maximum(1.0, np.abs(self._y))
-        self._first, self._last = self._y - reach, self._y + reach
-        self._running = np.concatenate([[0.0], np.cumsum(self._weights)])
+        self.centre = float(self.samples[0] + self.samples[-1]) / 2
+        self._index = SortedIndex(self.samples)
+        reach = tie * np.maximum(1.0, np.abs(self.samples))
+        self.begins, self.ends = self.samples - reach, self.samples + reach
+        self.running = np.concatenate([[0.0], np.cumsum(self._weights)])
         self._tables: dict[int, _Tables] = {}
 
     def derivatives(self, z: FloatArray, orders: Sequence[int]) -> list[FloatArray]:
@@ -76,14 +76,12 @@ class SortedSums:
         return results
 
     def _block(self, z: FloatArray, below: NDArray[np.intp], order: int) -> FloatArray:
-        tables = self._tables_of(order)
+        tables = self.tables_of(order)
         total = (
-            np.zeros_like(z)
-            if tables.polynomial is None
-            else horner_columns(tables.polynomial, below, z - self._centre)
+            np.zeros_like(z) if tables.polynomial is None else horner_columns(tables.polynomial, below, z - self.centre)
         )
         if tables.left or tables.kink:
-            y, last = self._y, self._y.size - 1
+            y, last = self.samples, self.samples.size - 1
             anchor, above = np.maximum(below - 1, 0), np.minimum(below, last)
             if tables.left:
                 total += (below > 0) * _decaying(tables.left, anchor, np.maximum(z - y[anchor], 0.0))
@@ -95,25 +93,26 @@ class SortedSums:
 
     def _at(self, z: FloatArray, below: NDArray[np.intp]) -> FloatArray:
         """The weight of the samples at z that were counted as below it, minus of those counted as above it."""
-        passed = self._running.take(np.searchsorted(self._last, z, side="left"))
-        met = self._running.take(np.searchsorted(self._first, z, side="right"))
-        at: FloatArray = 2 * self._running.take(below) - passed - met
+        passed = self.running.take(np.searchsorted(self.ends, z, side="left"))
+        met = self.running.take(np.searchsorted(self.begins, z, side="right"))
+        at: FloatArray = 2 * self.running.take(below) - passed - met
         return at
 
-    def _tables_of(self, order: int) -> _Tables:
+    def tables_of(self, order: int) -> _Tables:
+        """What the order-th derivative is looked up in."""
         if order not in self._tables:
             terms, at_zero = _terms(self._exponential, order)
-            mirrored = -self._y[::-1], self._weights[::-1]
+            mirrored = -self.samples[::-1], self._weights[::-1]
             self._tables[order] = _Tables(
                 polynomial=next(
                     (
-                        _gap_polynomials(p, self._y - self._centre, self._weights, order)
+                        _gap_polynomials(p, self.samples - self.centre, self._weights, order)
                         for rate, p in terms
                         if rate == 0
                     ),
                     None,
                 ),
-                left=[(a, _expanded(p, _moments(self._y, self._weights, a, len(p)))) for a, p in terms if a],
+                left=[(a, _expanded(p, _moments(self.samples, self._weights, a, len(p)))) for a, p in terms if a],
                 right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in terms if a],
                 kink=at_zero if order % 2 else 0.0,
             )

@@ -128,7 +128,7 @@ class ScoreTable:
             )
         self.low, self.high, self.cells = low, high, cells
         h = length / cells
-        self._cells_per_unit = cells / length
+        self.cells_per_unit = cells / length
         self.error = _interpolation_error(bound, h)
         self.slope_error = 2 * n**2 / h * self.error
         points = _chebyshev_points(n)
@@ -147,18 +147,19 @@ class ScoreTable:
         results = [np.empty_like(x) for _ in orders]
         for start in range(0, x.size, self._BLOCK):
             block = slice(start, start + self._BLOCK)
-            position = (x[block] - self.low) * self._cells_per_unit
+            position = (x[block] - self.low) * self.cells_per_unit
             cell = np.minimum(position.astype(np.intp), self.cells - 1)
             t = 2 * (position - cell) - 1
             for result, order in zip(results, orders, strict=True):
-                result[block] = horner_columns(self._derivative_rows(order), cell, t)
+                result[block] = horner_columns(self.derivative_rows(order), cell, t)
         return results
 
-    def _derivative_rows(self, order: int) -> FloatArray:
+    def derivative_rows(self, order: int) -> FloatArray:
+        """(powers, cells): the coefficients of the order-th derivative in the place within a cell, −1 … 1."""
         if order not in self._rows:
-            lower = self._derivative_rows(order - 1)
+            lower = self.derivative_rows(order - 1)
             powers = np.arange(1, len(lower))[:, None]
-            slope = lower[1:] * powers * (2 * self._cells_per_unit)
+            slope = lower[1:] * powers * (2 * self.cells_per_unit)
             self._rows[order] = slope if len(slope) else np.zeros_like(lower)
         return self._rows[order]
 

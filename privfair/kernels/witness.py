@@ -41,16 +41,16 @@ class Embedding:
         A sample within tie·max(1, |sample|) of z is taken to be at z, where a kink gives the mean of its two sides.
         """
         exponential, self._smooth = _split(kernel)
-        self._sums = None if exponential is None else SortedSums(exponential, samples, weights, tie)
+        self.sums = None if exponential is None else SortedSums(exponential, samples, weights, tie)
         self.error = self.slope_error = 0.0
-        self._table: ScoreTable | None = None
+        self.table: ScoreTable | None = None
         if self._smooth is not None:
             low, high = domain if domain is not None else _default_domain(samples)
             bounds = self._smooth.derivative_bound(NODES), self._smooth.derivative_bound(NODES + 1)
             self._samples, self._weights, *errors = condensed(samples, weights, bounds, tolerance / 2)
             total = float(np.abs(weights).sum())
-            self._table = ScoreTable(self._direct, low=low, high=high, bound=bounds[0] * total, tolerance=tolerance / 2)
-            self.error, self.slope_error = errors[0] + self._table.error, errors[1] + self._table.slope_error
+            self.table = ScoreTable(self._direct, low=low, high=high, bound=bounds[0] * total, tolerance=tolerance / 2)
+            self.error, self.slope_error = errors[0] + self.table.error, errors[1] + self.table.slope_error
 
     def evaluate(self, z: FloatArray, order: int = 0) -> FloatArray:
         """The order-th derivative at each z."""
@@ -58,11 +58,11 @@ class Embedding:
 
     def derivatives(self, z: FloatArray, orders: Sequence[int]) -> list[FloatArray]:
         """The asked derivatives at each z, with one look-up for all."""
-        totals = [np.zeros_like(z) for _ in orders] if self._sums is None else self._sums.derivatives(z, orders)
-        if self._table is not None:
-            inside = self._table.contains(z)
+        totals = [np.zeros_like(z) for _ in orders] if self.sums is None else self.sums.derivatives(z, orders)
+        if self.table is not None:
+            inside = self.table.contains(z)
             everywhere = bool(inside.all())
-            looked_up = self._table.derivatives(z if everywhere else z[inside], orders)
+            looked_up = self.table.derivatives(z if everywhere else z[inside], orders)
             for total, part, order in zip(totals, looked_up, orders, strict=True):
                 if everywhere:
                     total += part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -187,6 +188,13 @@ def penalty(kernel: str, groups: int, noise: ScoreNoise | None, correction: str 
         ("gaussian:0.4", "gaussian", "none"),
         ("gaussian:0.4", "gaussian", "deconvolve"),
         ("gaussian:0.4", "laplace", "deconvolve"),
+        ("energy", "laplace", "none"),
+        ("laplace:0.3", None, "none"),
+        ("laplace:0.3", "laplace", "none"),
+        ("laplace:0.3", "gaussian", "none"),
+        ("matern32:0.3", None, "none"),
+        ("matern52:0.3", "laplace", "deconvolve"),
+        ("rq:0.3:2", "laplace", "none"),
     ],
 )
 def test_tracked_penalties_have_the_slopes_of_their_kernels(
@@ -204,5 +212,8 @@ def test_tracked_penalties_have_the_slopes_of_their_kernels(
     assert np.allclose(pull, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_kernels_without_tables_are_left_to_others() -> None:
-    assert not can_be_packed(penalty("laplace:0.3", 2, None))
+def test_a_table_that_does_not_cover_all_scores_is_left_to_others() -> None:
+    tracked = penalty("gaussian:0.4", 2, None)
+    assert can_be_packed(tracked)
+    assert not can_be_packed(TrackedPenalty(replace(tracked.shared, domain=None), tracked.cells))
+    assert can_be_packed(TrackedPenalty(replace(penalty("laplace:0.3", 2, None).shared, domain=None), tracked.cells))

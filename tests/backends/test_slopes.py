@@ -69,7 +69,7 @@ def test_the_own_penalty_is_the_gradient_of_mmd2() -> None:
     member = torch.nn.functional.one_hot(groups, 3).double()
     sizes = torch.tensor([9, 6])
     step = Step(torch.zeros(2, 1), torch.zeros(2, 9, dtype=torch.int64), scores, member, sizes)
-    found = OwnEnergy([1.0, 0.5], cells, torch.float64).slopes(step)
+    found = OwnEnergy([1.0, 0.5], cells).slopes(step)
     for job, (size, strength) in enumerate(((9, 1.0), (6, 0.5))):
         z = scores[job, :size].clone().requires_grad_()
         total = torch.zeros((), dtype=torch.float64)

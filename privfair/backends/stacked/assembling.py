@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from privfair.backends.stacked.drift import AllScores, DriftEnergy, DriftOneByOne
+from privfair.backends.stacked.fused_witness import can_be_packed
 from privfair.backends.stacked.holdings import Pool
 from privfair.backends.stacked.networks import Network
 from privfair.backends.stacked.rules import OneByOne, OwnEnergy, Rule, TrackedRule
 from privfair.backends.stacked.training import TrainJob
-from privfair.clients.objectives import TrainingData
-from privfair.clients.objectives import _own as own_rule
+from privfair.clients.objectives import TrainingData, own_rule, tracked_rule
 from privfair.fairness.cells import Cells
 from privfair.fairness.tracking import SharedScores, TrackedPenalty
 from privfair.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
@@ -63,18 +63,19 @@ def rule_for(jobs: Sequence[TrainJob], penalties: Penalties) -> Rule | None:
     if isinstance(first, OwnPenalty):
         own = [j.request.objective for j in jobs if isinstance(j.request.objective, OwnPenalty)]
         if first.kernel == "energy":
-            return OwnEnergy([o.strength for o in own], data[0].cells, dtype)
+            return OwnEnergy([o.strength for o in own], data[0].cells)
         return OneByOne([own_rule(o, d) for o, d in zip(own, data, strict=True)], offsets)
     if not isinstance(first, Tracked):
         return None
     tracked = [penalties.of(j) for j in jobs]
-    noisy = first.shared.noisy
-    energy = first.shared.kernel == "energy" and (noisy is None or noisy.correction == "none")
     if first.drift == "none":
-        return TrackedRule(tracked, dtype, energy=energy)
+        if all(can_be_packed(p) for p in tracked):
+            return TrackedRule(tracked, dtype)
+        return OneByOne([tracked_rule(p, d) for p, d in zip(tracked, data, strict=True)], offsets)
+    energy = first.shared.kernel == "energy" and first.shared.noisy is None
     alike = [isinstance(j.request.objective, Tracked) and j.request.objective.drift == "shared" for j in jobs]
     start = torch.stack([torch.from_numpy(j.start) for j in jobs]).to(dtype)
-    drift = DriftEnergy if energy and noisy is None else DriftOneByOne
+    drift = DriftEnergy if energy else DriftOneByOne
     return drift(tracked, data, alike, offsets, _all_scores(jobs[0].network, jobs[0].pool, data, offsets), start)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from privfair.backends.stacked.rules import Step, TrackedRule, shared_samples
-from privfair.backends.stacked.slopes import EnergySums
+from privfair.backends.stacked.fused_witness import cell_coefficients
+from privfair.backends.stacked.rules import Step
+from privfair.backends.stacked.slopes import EnergySums, padded
 from privfair.clients.objectives import TrainingData
 from privfair.fairness.tracking import DriftingPenalty, TrackedPenalty
 
@@ -22,6 +23,47 @@ def own_shares(penalty: TrackedPenalty, data: TrainingData, *, shared_drift: boo
         whole = 1.0 if shared_drift else count / max(float(penalty.shared.counts[cell]), count, 1)
         shares.append(float(whole / count) if count else 0.0)
     return shares
+
+
+class CellFactors:
+    """Σ_c 1{record in cell c}·factor_c, with factors of each job's own."""
+
+    def __init__(self, factors: torch.Tensor) -> None:
+        """(jobs, cells)."""
+        self._columns = [(c, factors[:, c, None]) for c in range(factors.shape[1]) if bool(factors[:, c].any())]
+
+    def of(self, member: torch.Tensor) -> torch.Tensor:
+        """(jobs, b)."""
+        jobs = len(member)
+        total: torch.Tensor | None = None
+        for cell, factor in self._columns:
+            part = member[..., cell] * factor[:jobs]
+            total = part if total is None else total.add_(part)
+        return torch.zeros_like(member[..., 0]) if total is None else total
+
+
+def _by_embedding(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> list[torch.Tensor]:
+    """For each embedding (jobs, cells); a job whose groups are not all there has fewer, and 0 instead."""
+    tables = [cell_coefficients(p) for p in penalties]
+    most = max(len(t) for t in tables)
+    stacked = np.zeros((most, len(tables), len(penalties[0].cells)))
+    for job, table in enumerate(tables):
+        stacked[: len(table), job] = table
+    return list(torch.from_numpy(stacked).to(dtype))
+
+
+def shared_samples(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """For each embedding the shared scores (jobs, M) and their weights."""
+    none = np.zeros(0)
+    result = []
+    for e in range(max(len(p.factors) for p in penalties)):
+        scores, weights = [], []
+        for p in penalties:
+            factors = p.factors[e] if e < len(p.factors) else {}
+            scores.append(np.concatenate([none, *(p.shared.scores[c] for c in factors)]))
+            weights.append(np.concatenate([none, *(f * p.shared.weights[c] for c, f in factors.items())]))
+        result.append((padded(scores, dtype), padded(weights, dtype)))
+    return result
 
 
 class DriftEnergy:
@@ -39,7 +81,7 @@ class DriftEnergy:
         """`start`: the parameters of the round."""
         self._scores = scores
         self._offsets = torch.tensor(offsets)[:, None]
-        self._coefficients = TrackedRule(penalties, start.dtype, energy=True).coefficients
+        self._coefficients = [CellFactors(c) for c in _by_embedding(penalties, start.dtype)]
         at_start = scores(start)
         self._weights = _own_weights(penalties, data, shared_drift, at_start)
         self._fixed = [

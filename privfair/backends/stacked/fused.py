@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,14 @@ from privfair.backends.stacked.assembling import Penalties
 from privfair.backends.stacked.fused_private import train_private_job
 from privfair.backends.stacked.fused_slopes import Outcome
 from privfair.backends.stacked.fused_training import OWN, TASK, TRACKED, Goal, Records, Steps, Work, train_jobs
-from privfair.backends.stacked.fused_witness import Witness, can_be_packed, packed_witness
+from privfair.backends.stacked.fused_witness import Witness, can_be_packed, numbered, packed_witness
 from privfair.backends.stacked.minibatches import Order
 from privfair.backends.stacked.networks import Network, Perceptron
 from privfair.backends.stacked.privately import PrivateJob
+from privfair.backends.stacked.rules import compared_pairs
 from privfair.backends.stacked.training import TrainJob
 from privfair.clients.objectives import TrainingData
 from privfair.clients.steps import Trained
-from privfair.fairness.cells import Cells
 from privfair.fairness.tracking import TrackedPenalty
 from privfair.messages import Objective, OwnPenalty, Reweighted, Tracked
 
@@ -158,12 +157,7 @@ def _goal(jobs: Sequence[TrainJob], penalties: Penalties, dtype: np.dtype[Any]) 
     tracked: list[TrackedPenalty] = []
     if isinstance(objectives[0], Tracked):
         kind = TRACKED
-        known: dict[int, int] = {}
-        for number, penalty in enumerate(penalties.of(j) for j in jobs):
-            if id(penalty) not in known:
-                known[id(penalty)] = len(tracked)
-                tracked.append(penalty)
-            numbers[number] = known[id(penalty)]
+        numbers, tracked = numbered([penalties.of(j) for j in jobs])
     elif isinstance(objectives[0], OwnPenalty):
         kind = OWN
     tables = [o.weights.reshape(-1) for o in objectives if isinstance(o, Reweighted)]
@@ -171,12 +165,7 @@ def _goal(jobs: Sequence[TrainJob], penalties: Penalties, dtype: np.dtype[Any]) 
         kind=kind,
         penalty=numbers,
         strength=np.array([o.strength if isinstance(o, OwnPenalty) else 0.0 for o in objectives], dtype=dtype),
-        pairs=_pairs(cells),
+        pairs=compared_pairs(cells),
         loss_weights=np.stack(tables).astype(dtype) if tables else np.zeros((0, 1), dtype),
     )
     return goal, packed_witness(tracked, len(cells), dtype)
-
-
-def _pairs(cells: Cells) -> NDArray[np.int64]:
-    pairs = [pair for comparison in cells.comparisons for pair in combinations(comparison.cells, 2)]
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -91,6 +91,15 @@ def add_own(pairs, strength, member, scores, score, count, pull):  # type: ignor
 
 
 @njit(**RULES)
+def own_slopes(pairs, strengths, member, scores, sizes, total):  # type: ignore[no-untyped-def]
+    """The same for the minibatches of several jobs; member is (jobs, cells, b)."""
+    one = np.ones(scores.shape[1], scores.dtype)
+    for job in range(len(scores)):
+        if sizes[job] > 0:
+            add_own(pairs, strengths[job], member[job], scores[job], one, sizes[job], total[job])
+
+
+@njit(**RULES)
 def sorted_order(scores, count):  # type: ignore[no-untyped-def]
     """The positions of the first `count` scores from low to high; those that are not numbers anywhere at the end.
 

@@ -1,4 +1,8 @@
-"""The slopes of tracked penalties, compiled: step functions for the energy kernel, tables for smooth kernels."""
+"""The slopes of tracked penalties, compiled: step functions for the energy kernel, sorted sums, tables.
+
+The formulas are those of `kernels.sorted_sums` and `kernels.tables`; the energy kernel, whose sum is a step function,
+has a quicker way of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,36 @@ from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.backends.stacked.fused_layers import RULES
-from privfair.backends.stacked.rules import cell_coefficients
 from privfair.backends.stacked.slopes import TIE
 from privfair.fairness.tracking import TrackedPenalty
+from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import ScoreTable
 from privfair.kernels.witness import Embedding
 
 BUCKETS = 512
 
 
+class Sums(NamedTuple):
+    """`SortedSums` of first derivatives, all below each other.
+
+    `lines`: for each penalty and embedding first and end of its sums; `sums`: first sample, number of samples, first
+    row of `polynomials`, first and end of its decaying terms; `decaying`: first row of `left` and `right`.
+    """
+
+    lines: NDArray[np.int64]  # (penalties · embeddings, 2)
+    sums: NDArray[np.int64]  # (sums, 5)
+    numbers: FloatArray  # (sums, 2): centre, kink
+    samples: FloatArray  # (all samples, 3): where it is, and where it begins and ends to be one with a score
+    running: FloatArray  # one more for each sum than samples, beginning at first sample + number of the sum
+    polynomials: FloatArray  # (…, powers)
+    decaying: NDArray[np.int64]  # (decaying terms,)
+    rates: FloatArray
+    left: FloatArray  # (…, powers)
+    right: FloatArray
+
+
 class Witness(NamedTuple):
-    """The derivatives of tracked penalties: for each penalty and embedding a step function, and smooth tables.
+    """The derivatives of tracked penalties: for each penalty and embedding a step function, sorted sums, tables.
 
     `steps`: first place, number of places, first value; there is one more value than places. The way to the right
     place is short: the range of the places (`ranges`: low, buckets to a unit) is cut into buckets, and `starts` tells
@@ -40,6 +63,7 @@ class Witness(NamedTuple):
     cells: NDArray[np.int64]  # (tables, 2)
     spans: FloatArray  # (tables, 2)
     powers: FloatArray  # (all cells, powers)
+    sums: Sums
 
 
 @njit(**RULES)
@@ -67,7 +91,58 @@ def add_tracked(witness, penalty, member, scores, score, count, pull):  # type: 
                 begin, per_unit = witness.spans[t]
                 start, cells = witness.cells[t]
                 slope += kind(_polynomial(witness.powers, start, cells, (scores[i] - begin) * per_unit))
+            for k in range(witness.sums.lines[number, 0], witness.sums.lines[number, 1]):
+                slope += kind(_sorted_sum(witness.sums, k, float(scores[i])))
             pull[i] += factor * slope * score[i]
+
+
+@njit(**RULES)
+def tracked_slopes(witness, numbers, member, scores, total):  # type: ignore[no-untyped-def]
+    """Of each record of each job's minibatch; member is (jobs, cells, b)."""
+    one = np.ones(scores.shape[1], scores.dtype)
+    for job in range(len(scores)):
+        add_tracked(witness, numbers[job], member[job], scores[job], one, scores.shape[1], total[job])
+
+
+@njit(**RULES)
+def _sorted_sum(sums, k, z):  # type: ignore[no-untyped-def]
+    """The k-th sum at z."""
+    first, count, row, from_term, to_term = sums.sums[k]
+    centre, kink = sums.numbers[k]
+    base, rest = 0, count  # how many samples are not above z
+    while rest > 0:
+        half = (rest + 1) // 2
+        if sums.samples[first + base + half - 1, 0] <= z:
+            base += half
+            rest -= half
+        else:
+            rest = half - 1
+    total = _horner(sums.polynomials, row + base, z - centre)
+    for term in range(from_term, to_term):
+        rate, start = sums.rates[term], sums.decaying[term]
+        if base > 0:
+            gap = min(rate * (z - sums.samples[first + base - 1, 0]), 750.0)
+            total += _horner(sums.left, start + base - 1, gap) * np.exp(-gap)
+        if base < count:
+            gap = min(rate * (sums.samples[first + base, 0] - z), 750.0)
+            total -= _horner(sums.right, start + base, gap) * np.exp(-gap)
+    if kink != 0.0:
+        passed = met = base  # samples that end before z, and that begin up to it
+        while passed > 0 and not sums.samples[first + passed - 1, 2] < z:
+            passed -= 1
+        while met < count and sums.samples[first + met, 1] <= z:
+            met += 1
+        running = sums.running[first + k :]
+        total -= kink * (2.0 * running[base] - running[passed] - running[met])
+    return total
+
+
+@njit(**RULES)
+def _horner(rows, row, x):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for m in range(rows.shape[1] - 1, -1, -1):
+        total = total * x + rows[row, m]
+    return total
 
 
 @njit(**RULES)
@@ -93,17 +168,18 @@ def fill_buckets(places, steps, ranges, starts):  # type: ignore[no-untyped-def]
 def _polynomial(powers, start, cells, position):  # type: ignore[no-untyped-def]
     """A table at a position counted in cells; a score that is not a number counts as the first."""
     cell = 0 if not position > 0 else (int(position) if position < cells else cells - 1)
-    x = 2.0 * (position - cell) - 1.0
-    total = 0.0
-    for m in range(powers.shape[1] - 1, -1, -1):
-        total = total * x + powers[start + cell, m]
-    return total
+    return _horner(powers, start + cell, 2.0 * (position - cell) - 1.0)
 
 
 def can_be_packed(penalty: TrackedPenalty) -> bool:
-    """Whether step functions and tables hold all of it."""
-    rest = (*penalty.paddings, *(() if _is_energy(penalty) else penalty.embeddings))
-    return all(_within_table(e) for e in rest if e is not None)
+    """Whether every table covers all scores there can be; beyond a table a kernel is summed directly, by others."""
+    bounded = penalty.shared.domain is not None and penalty.cells.notion.score == "prediction"
+    return bounded or all(e is None or e.table is None for e in _parts(penalty))
+
+
+def _parts(penalty: TrackedPenalty) -> list[Embedding | None]:
+    """What is not a step function."""
+    return [*penalty.paddings, *([] if _is_energy(penalty) else penalty.embeddings)]
 
 
 def _is_energy(penalty: TrackedPenalty) -> bool:
@@ -112,10 +188,16 @@ def _is_energy(penalty: TrackedPenalty) -> bool:
     return penalty.shared.kernel == "energy" and (noisy is None or noisy.correction == "none")
 
 
-def _within_table(embedding: Embedding) -> bool:
-    """Whether all of it is in a table that covers every score there can be."""
-    table = embedding._table
-    return embedding._sums is None and table is not None and table.low <= 0.0 and table.high >= 1.0
+def cell_coefficients(penalty: TrackedPenalty) -> FloatArray:
+    """(embeddings, cells): what a record of each cell is multiplied with."""
+    return penalty.coefficients(np.eye(len(penalty.cells), dtype=bool))
+
+
+def numbered(penalties: Sequence[TrackedPenalty]) -> tuple[NDArray[np.int64], list[TrackedPenalty]]:
+    """The number of each in the list of different ones; the clients of a run share theirs."""
+    different = list({id(p): p for p in penalties}.values())
+    places = {id(p): number for number, p in enumerate(different)}
+    return np.array([places[id(p)] for p in penalties], dtype=np.int64), different
 
 
 def packed_witness(tracked: Sequence[TrackedPenalty], cells: int, dtype: np.dtype[Any]) -> Witness:
@@ -127,6 +209,8 @@ def packed_witness(tracked: Sequence[TrackedPenalty], cells: int, dtype: np.dtyp
     places: list[FloatArray] = [np.zeros(0)]
     values: list[FloatArray] = [np.zeros(0)]
     smooth: list[ScoreTable] = []
+    sums: list[SortedSums] = []
+    lines = np.zeros((len(tracked) * most, 2), dtype=np.int64)
     ends = [0, 0]
     for number, penalty in enumerate(tracked):
         coefficients = cell_coefficients(penalty)
@@ -141,15 +225,18 @@ def packed_witness(tracked: Sequence[TrackedPenalty], cells: int, dtype: np.dtyp
                 places.append(at)
                 values.append(levels)
                 ends = [ends[0] + at.size, ends[1] + levels.size]
-            parts = (penalty.paddings[e], None if energy else penalty.embeddings[e])
-            found = [p._table for p in parts if p is not None and p._table is not None]
-            tables[line] = len(smooth), len(smooth) + len(found)
-            smooth += found
+            parts = [p for p in (penalty.paddings[e], None if energy else penalty.embeddings[e]) if p is not None]
+            tables[line, 0], lines[line, 0] = len(smooth), len(sums)
+            smooth += [p.table for p in parts if p.table is not None]
+            sums += [p.sums for p in parts if p.sums is not None]
+            tables[line, 1], lines[line, 1] = len(smooth), len(sums)
     at = np.concatenate(places).astype(dtype)
     starts = np.zeros((len(steps), BUCKETS + 1), dtype=np.int32)
     fill_buckets(at, steps, ranges, starts)
     levels = np.concatenate(values).astype(dtype)
-    return Witness(factors, steps, ranges, starts, at, levels, tables, *_packed_tables(smooth))
+    return Witness(
+        factors, steps, ranges, starts, at, levels, tables, *_packed_tables(smooth), packed_sums(lines, sums)
+    )
 
 
 def _step_function(penalty: TrackedPenalty, e: int) -> tuple[FloatArray, FloatArray]:
@@ -166,13 +253,47 @@ def _step_function(penalty: TrackedPenalty, e: int) -> tuple[FloatArray, FloatAr
 
 def _packed_tables(tables: Sequence[ScoreTable]) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
     """Cells, spans and powers of `Witness`."""
-    rows = [t._derivative_rows(1) for t in tables]
-    most = max((len(r) for r in rows), default=1)
-    powers = np.zeros((sum(r.shape[1] for r in rows), most))
-    cells, end = np.zeros((len(tables), 2), dtype=np.int64), 0
-    for line, table in zip(cells, rows, strict=True):
-        powers[end : end + table.shape[1], : len(table)] = table.T
-        line[:] = end, table.shape[1]
-        end += table.shape[1]
-    spans = np.array([(t.low, t._cells_per_unit) for t in tables]).reshape(-1, 2)
-    return cells, spans, powers
+    rows = [t.derivative_rows(1) for t in tables]
+    ends = np.cumsum([0, *(r.shape[1] for r in rows)])
+    cells = np.stack([ends[:-1], np.diff(ends)], axis=1)
+    return cells, np.array([(t.low, t.cells_per_unit) for t in tables]).reshape(-1, 2), _below_each_other(rows)
+
+
+def packed_sums(lines: NDArray[np.int64], sums: Sequence[SortedSums]) -> Sums:
+    """`Sums` of these; a sum without a polynomial has one that is 0."""
+    tables = [s.tables_of(1) for s in sums]
+    table, numbers = np.zeros((len(sums), 5), dtype=np.int64), np.zeros((len(sums), 2))
+    samples, running, polynomials = [np.zeros((0, 3))], [np.zeros(0)], []
+    left: list[FloatArray] = []
+    right: list[FloatArray] = []
+    rates: list[float] = []
+    starts: list[int] = []
+    first = row = term_row = 0
+    for k, (own, of) in enumerate(zip(sums, tables, strict=True)):
+        count = own.samples.size
+        table[k] = first, count, row, len(rates), len(rates) + len(of.left)
+        numbers[k] = own.centre, of.kink
+        samples.append(np.stack([own.samples, own.begins, own.ends], axis=1))
+        running.append(own.running)
+        polynomials.append(np.zeros((1, count + 1)) if of.polynomial is None else of.polynomial)
+        for (rate, before), (_, after) in zip(of.left, of.right, strict=True):
+            rates.append(rate)
+            starts.append(term_row)
+            left.append(before)
+            right.append(after)
+            term_row += count
+        first, row = first + count, row + count + 1
+    return Sums(
+        lines, table, numbers, np.concatenate(samples), np.concatenate(running), _below_each_other(polynomials),
+        np.array(starts, dtype=np.int64), np.array(rates), _below_each_other(left), _below_each_other(right),
+    )  # fmt: skip
+
+
+def _below_each_other(tables: Sequence[FloatArray]) -> FloatArray:
+    """Tables (powers, columns) as rows of powers, filled up with 0."""
+    result = np.zeros((sum(t.shape[1] for t in tables), max((len(t) for t in tables), default=1)))
+    end = 0
+    for t in tables:
+        result[end : end + t.shape[1], : len(t)] = t.T
+        end += t.shape[1]
+    return result

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privfair.arrays import FloatArray
-from privfair.backends.stacked.embeddings import StackedEmbedding
-from privfair.backends.stacked.slopes import EnergySums, padded
+from privfair.backends.stacked.fused_slopes import own_slopes
+from privfair.backends.stacked.fused_witness import numbered, packed_witness, tracked_slopes
+from privfair.clients.objectives import SlopeRule
 from privfair.fairness.cells import Cells
 from privfair.fairness.tracking import TrackedPenalty
-from privfair.kernels.witness import Embedding
 
 
 @dataclass(frozen=True)
@@ -38,115 +37,46 @@ class Rule(Protocol):
         ...
 
 
-class CellFactors:
-    """Σ_c 1{record in cell c}·factor_c, with factors of each job's own."""
-
-    def __init__(self, factors: torch.Tensor) -> None:
-        """(jobs, cells)."""
-        self._columns = [(c, factors[:, c, None]) for c in range(factors.shape[1]) if bool(factors[:, c].any())]
-
-    def of(self, member: torch.Tensor) -> torch.Tensor:
-        """(jobs, b)."""
-        jobs = len(member)
-        total: torch.Tensor | None = None
-        for cell, factor in self._columns:
-            part = member[..., cell] * factor[:jobs]
-            total = part if total is None else total.add_(part)
-        return torch.zeros_like(member[..., 0]) if total is None else total
-
-
-class Sums(Protocol):
-    """Derivatives of sums of kernels, for each job its own."""
-
-    def at(self, z: torch.Tensor) -> torch.Tensor:
-        """At each z of the first jobs, (jobs, b)."""
-        ...
-
-
 class TrackedRule:
     """2λ·D′(S_i)/P, with what takes back the padding of noisy messages."""
 
-    def __init__(self, penalties: Sequence[TrackedPenalty], dtype: torch.dtype, *, energy: bool) -> None:
-        """One for each job, with the same cells; jobs of one run share theirs. `energy`: all kernels are that one."""
-        self.coefficients = [CellFactors(c) for c in _by_embedding(penalties, dtype)]
-        count = len(self.coefficients)
-        self.sums: list[Sums]
-        if energy:
-            self.sums = [EnergySums(y, w) for y, w in shared_samples(penalties, dtype)]
-        else:
-            self.sums = [StackedEmbedding([_nth(p.embeddings, e) for p in penalties]) for e in range(count)]
-        paddings = [[_nth(p.paddings, e) for p in penalties] for e in range(count)]
-        self._paddings = [StackedEmbedding(p) if any(e is not None for e in p) else None for p in paddings]
+    def __init__(self, penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> None:
+        """One for each job, with the same cells; jobs of one run share theirs."""
+        self._numbers, different = numbered(penalties)
+        kind = torch.zeros(0, dtype=dtype).numpy().dtype
+        self._witness = packed_witness(different, len(penalties[0].cells), kind)
 
     def slopes(self, step: Step) -> torch.Tensor:
         """See `Rule`."""
         total = torch.zeros_like(step.scores)
-        for coefficients, sums, padding in zip(self.coefficients, self.sums, self._paddings, strict=True):
-            slopes = sums.at(step.scores)
-            if padding is not None:
-                slopes = slopes + padding.at(step.scores)
-            total.addcmul_(coefficients.of(step.member), slopes)
+        tracked_slopes(self._witness, self._numbers, *_by_cell(step), total.numpy())
         return total
-
-
-def _nth(embeddings: Sequence[Embedding | None], number: int) -> Embedding | None:
-    """A job whose groups are not all there has fewer embeddings."""
-    return embeddings[number] if number < len(embeddings) else None
-
-
-def cell_coefficients(penalty: TrackedPenalty) -> FloatArray:
-    """(embeddings, cells): what a record of each cell is multiplied with."""
-    return penalty.coefficients(np.eye(len(penalty.cells), dtype=bool))
-
-
-def _by_embedding(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> list[torch.Tensor]:
-    """For each embedding (jobs, cells); a job whose groups are not all there has fewer, and 0 instead."""
-    tables = [cell_coefficients(p) for p in penalties]
-    most = max(len(t) for t in tables)
-    stacked = np.zeros((most, len(tables), len(penalties[0].cells)))
-    for job, table in enumerate(tables):
-        stacked[: len(table), job] = table
-    return list(torch.from_numpy(stacked).to(dtype))
-
-
-def shared_samples(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """For each embedding the shared scores (jobs, M) and their weights."""
-    none = np.zeros(0)
-    result = []
-    for e in range(max(len(p.factors) for p in penalties)):
-        scores, weights = [], []
-        for p in penalties:
-            factors = p.factors[e] if e < len(p.factors) else {}
-            scores.append(np.concatenate([none, *(p.shared.scores[c] for c in factors)]))
-            weights.append(np.concatenate([none, *(f * p.shared.weights[c] for c, f in factors.items())]))
-        result.append((padded(scores, dtype), padded(weights, dtype)))
-    return result
 
 
 class OwnEnergy:
     """λ Σ MMD² between the groups of each minibatch, with the energy kernel."""
 
-    def __init__(self, strengths: Sequence[float], cells: Cells, dtype: torch.dtype) -> None:
+    def __init__(self, strengths: Sequence[float], cells: Cells) -> None:
         """λ of each job."""
-        self._strengths = torch.tensor(strengths, dtype=torch.float64)[:, None].to(dtype)
-        self._pairs = [pair for comparison in cells.comparisons for pair in combinations(comparison.cells, 2)]
+        self._strengths = np.array(strengths)
+        self._pairs = compared_pairs(cells)
 
     def slopes(self, step: Step) -> torch.Tensor:
-        """2λ·w_i·C′(S_i), w_i = ±1/n of the record's group, times the size of the minibatch."""
-        jobs, width = step.scores.shape
-        counted = torch.arange(width) < step.sizes[:, None]
-        member = step.member * counted[..., None]
+        """See `Rule`; records that do not count come last."""
         total = torch.zeros_like(step.scores)
-        for first, second in self._pairs:
-            sides = [member[..., c] for c in (first, second)]
-            counts = [side.sum(dim=1, keepdim=True) for side in sides]
-            both = (counts[0] > 0) & (counts[1] > 0)
-            weights = (sides[0] / counts[0].clamp(min=1) - sides[1] / counts[1].clamp(min=1)) * both
-            total.addcmul_(weights, EnergySums(step.scores, weights).at(step.scores), value=2)
-        return total * (self._strengths[:jobs] * step.sizes[:, None])
+        own_slopes(self._pairs, self._strengths, *_by_cell(step), step.sizes.numpy(), total.numpy())
+        return total
 
 
-SlopeRule = Callable[[NDArray[np.int64], FloatArray], FloatArray]  # (positions, scores) -> slopes
+def _by_cell(step: Step) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Membership (jobs, cells, b) and scores (jobs, b) as arrays."""
+    return step.member.transpose(1, 2).contiguous().numpy(), step.scores.contiguous().numpy()
+
+
+def compared_pairs(cells: Cells) -> NDArray[np.int64]:
+    """(pairs, 2): the cells whose scores are compared."""
+    pairs = [pair for comparison in cells.comparisons for pair in combinations(comparison.cells, 2)]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 class OneByOne:
