@@ -5,6 +5,7 @@ It follows from the chained rows and is written in the same transaction; an audi
 
 from __future__ import annotations
 
+import getpass
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,9 +16,23 @@ from accountant import schema
 from accountant.budget import Budget
 from accountant.events import Event
 from accountant.neighbouring import Adjacency, Neighbouring, NeighbouringMismatch, Unit
+from accountant.spending import Draft, Source
 from accountant.storage import fetch, insert_rows
 
 LEDGER, DATASET, BUDGET = "ledger", "dataset", "budget"
+
+
+def settled(kind: str, dataset: str, body: dict[str, object]) -> Draft:
+    """A row that settles something about a dataset, or names the ledger."""
+    return Draft(kind, Source(dataset, "", "", "", "", json.dumps(body, sort_keys=True, separators=(",", ":"))))
+
+
+def account_name() -> str:
+    """The name of the account that runs this."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
 
 
 @dataclass(frozen=True)

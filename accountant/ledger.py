@@ -9,7 +9,6 @@ reservation.store(message)      # on disk; now it may be sent
 
 from __future__ import annotations
 
-import getpass
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +29,7 @@ from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
 from accountant.signing import OwnerKey
 from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name, require_text
-from accountant.storage import Storage, fetch
+from accountant.storage import Storage, fetch, insert_rows
 from accountant.totals import Totals, store
 
 FORMAT = 1
@@ -161,8 +160,8 @@ class Ledger:
             state = replace(before, simulation=simulation, fingerprint=fingerprint or before.fingerprint)
             if dataset in {name for name, _ in seen} and state == before:
                 return before
-            body = {"actor": _actor(), "fingerprint": state.fingerprint, "simulation": simulation}
-            self._append(connection, head, [(_draft(books.DATASET, dataset, body), "")])
+            body = {"actor": books.account_name(), "fingerprint": state.fingerprint, "simulation": simulation}
+            self._append(connection, head, [(books.settled(books.DATASET, dataset, body), "")])
             books.write_state(connection, state)
         return state
 
@@ -187,8 +186,8 @@ class Ledger:
             state = before.keeping(budget.neighbouring)
             if before.budget is not None:
                 budget = before.budget.resized(budget.epsilon, budget.delta, budget.people)
-            body = {"actor": actor or _actor(), "budget": json.loads(budget.to_json()), "reason": reason}
-            self._append(connection, head, [(_draft(books.BUDGET, dataset, body), "")])
+            body = {"actor": actor or books.account_name(), "budget": json.loads(budget.to_json()), "reason": reason}
+            self._append(connection, head, [(books.settled(books.BUDGET, dataset, body), "")])
             books.write_state(connection, replace(state, budget=budget))
             self._totals.forget(connection, dataset)
         return budget
@@ -204,18 +203,22 @@ class Ledger:
 
     def reserve_many(self, releases: Iterable[Iterable[Spend]], *, fingerprint: str = "") -> list[Reservation]:
         """One reservation per release (say, per client of a round), in one transaction, all or none."""
-        requests = [tuple(spends) for spends in releases]
-        if not requests or not all(requests):
-            raise InputError("spends", "must name at least one spend per release", requests)
-        return [Reservation(token, self) for token in self._enter(requests, fingerprint, past=False)]
+        return [Reservation(token, self) for token in self._enter(_releases(releases), fingerprint, past=False)]
 
     def record_past(self, spends: Iterable[Spend], *, fingerprint: str = "") -> None:
         """Write down releases that were made elsewhere. They count, even where they exceed the budget."""
         request = tuple(spends)
         if not request:
             raise InputError("spends", "must name at least one spend", request)
-        tokens = self._enter([request], fingerprint, past=True)
-        self.redeem(tokens)
+        self._enter([request], fingerprint, past=True, redeemed=True)
+
+    def spend_many(self, releases: Iterable[Iterable[Spend]], *, fingerprint: str = "") -> list[str]:
+        """The token of each release, reserved and redeemed in one transaction, all or none; noise may be drawn now.
+
+        For whoever makes many releases at once and begins afresh after a crash: between reserving and redeeming there
+        is nothing to come back to.
+        """
+        return self._enter(_releases(releases), fingerprint, past=False, redeemed=True)
 
     def redeem(self, tokens: Sequence[str]) -> None:
         """Use the tokens, all or none; noise may be drawn when this returns. Each works once."""
@@ -283,7 +286,9 @@ class Ledger:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _enter(self, requests: list[tuple[Spend, ...]], fingerprint: str, *, past: bool) -> list[str]:
+    def _enter(
+        self, requests: list[tuple[Spend, ...]], fingerprint: str, *, past: bool, redeemed: bool = False
+    ) -> list[str]:
         """The tokens of the requests, after checking them against the budget and writing them down."""
         spends = [spend for request in requests for spend in request]
         dataset = _one_dataset(spends)
@@ -309,6 +314,8 @@ class Ledger:
             tokens = _tokens(head.sequence, requests)
             owners = [token for token, request in zip(tokens, requests, strict=True) for _ in request]
             head, new = self._append(connection, head, list(zip(placed, owners, strict=True)))
+            if redeemed:
+                insert_rows(connection, schema.redemptions, [(token, self._now()) for token in tokens])
             if snapshot is not None:
                 snapshot = replace(snapshot, head=head, spent=after)
                 snapshot = self._totals.store_if_behind(connection, dataset, snapshot)
@@ -352,7 +359,7 @@ class Ledger:
                     "ledger": secrets.token_hex(16),
                     "signed_by": self._key.key_id if self._key else "",
                 }
-                self._append(connection, None, [(_draft(books.LEDGER, "", body), "")])
+                self._append(connection, None, [(books.settled(books.LEDGER, "", body), "")])
 
     def _opening(self) -> tuple[str, str]:
         """(the ledger's own name, the name of the key it is signed with), from row 1."""
@@ -375,6 +382,13 @@ def _one_dataset(spends: Sequence[Spend]) -> str:
     return names.pop()
 
 
+def _releases(releases: Iterable[Iterable[Spend]]) -> list[tuple[Spend, ...]]:
+    requests = [tuple(spends) for spends in releases]
+    if not requests or not all(requests):
+        raise InputError("spends", "must name at least one spend per release", requests)
+    return requests
+
+
 def _tokens(newest: int, requests: Sequence[Sequence[Spend]]) -> list[str]:
     """One unguessable token per request; it starts with the number of the request's first row."""
     randomness = secrets.token_hex(16 * len(requests))
@@ -383,16 +397,3 @@ def _tokens(newest: int, requests: Sequence[Sequence[Spend]]) -> list[str]:
         tokens.append(f"{first}-{randomness[32 * number : 32 * number + 32]}")
         first += len(request)
     return tokens
-
-
-def _actor() -> str:
-    """The name of the account that runs this."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
-def _draft(kind: str, dataset: str, body: dict[str, object]) -> Draft:
-    """A row that settles something about a dataset."""
-    return Draft(kind, Source(dataset, "", "", "", "", json.dumps(body, sort_keys=True, separators=(",", ":"))))

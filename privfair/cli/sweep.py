@@ -17,7 +17,6 @@ from privfair.cli.sweep_tables import print_sweep, watched
 if TYPE_CHECKING:
     from privfair.config import Config
     from privfair.sweeps.carrying_out import Sweep
-    from privfair.sweeps.frontiers import Area, Reference
 
 LAMBDAS = "0,0.01,0.1,0.5,1,2,5,10"
 QUICK_LAMBDAS, QUICK_SEEDS, QUICK_ROUNDS = "0,0.1,1,10", 2, 10
@@ -86,16 +85,13 @@ def sweep(
 
 def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
     """Tables, figures and frontiers of a sweep as plain values; writes the files beside results.csv."""
-    import numpy as np
-
     from privfair.reports import sweep_figures, sweep_files
     from privfair.sweeps.budgets import NOT_COVERED
-    from privfair.sweeps.frontiers import compare, reference_of
+    from privfair.sweeps.frontiers import areas_of
     from privfair.sweeps.points import as_table, points_of, quality_name
 
     points, quality = points_of(done.rows), quality_name(done.done)
-    table, reference = as_table(points, quality), reference_of(done.rows)
-    areas = compare(points, reference, np.random.default_rng(0)) if reference else []
+    table = as_table(points, quality)
     files = {"results": done.out / "results.csv", "summary": sweep_files.write_summary(table, done.out / "summary.csv")}
     parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
     files |= {"parquet": parquet} if parquet else {}
@@ -110,7 +106,7 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
         "quality": quality,
         "runs": done.counts(),
         "points": table,
-        "hypervolume": _areas(areas, reference, quality),
+        "hypervolume": areas_of(points, done.rows, quality),
         "failures": [
             {key: _json(row[key]) for key in ("series", "value", "seed", "epsilon_target", "reason")}
             for row in done.failed
@@ -119,24 +115,6 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
         "out": str(done.out),
         "files": {name: str(path) for name, path in files.items()},
     }
-
-
-def _areas(areas: list[Area], reference: Reference | None, quality: str) -> dict[str, Any]:
-    if reference is None:
-        return {"reference": None, "series": []}
-    sign = 1.0 if quality == "accuracy" else -1.0
-    corner = {quality: sign * reference.quality, "unfairness": reference.unfairness, "origin": reference.origin}
-    series = [
-        {
-            "series": area.series,
-            "value": area.value,
-            "interval": area.interval,
-            "difference_to_first": area.difference,
-            "difference_interval": area.difference_interval,
-        }
-        for area in areas
-    ]
-    return {"reference": corner, "series": series}
 
 
 def _compared(tables: dict[str, Any]) -> dict[str, Any]:

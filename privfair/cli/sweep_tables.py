@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,20 +11,25 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 MOST_LINES = 60  # of a table in the terminal; beyond, only Pareto points are shown
 
 
 class Watch:
-    """A progress bar over runs, on stderr."""
+    """A bar over runs with the time left, on stderr; where that is no terminal, a line now and then."""
 
     def __init__(self, progress: Progress, what: str) -> None:
         """Nothing is known before `started`."""
         self._progress, self._what = progress, what
-        self._task = progress.add_task(what, total=None)
+        self._task = progress.add_task(what, total=None, left="")
         self._failed = 0
+        self._total, self._done = 0, 0.0
+        self._began = self._spoken = time.monotonic()
+        self._first: tuple[float, float] | None = None  # (when, runs) after the first step: planning comes before it
 
     @property
     def callbacks(self) -> dict[str, Any]:
@@ -32,12 +38,22 @@ class Watch:
 
     def _started(self, there: int, total: int) -> None:
         # runs that are there already are not in the bar: the time left is estimated from what it has seen
-        self._progress.reset(self._task, total=total - there)
+        self._total = total - there
+        self._began = self._spoken = time.monotonic()
+        self._progress.reset(self._task, total=self._total, left="")
         if there:
             self._progress.console.print(f"{there} of {total} runs are there already", style="dim")
 
     def _advance(self, runs: float) -> None:
-        self._progress.advance(self._task, runs)
+        now = time.monotonic()
+        self._done += runs
+        self._first = self._first or (now, self._done)
+        left = time_left(now - self._first[0], self._done - self._first[1], self._total - self._done)
+        self._progress.update(self._task, completed=self._done, left=left)
+        if not self._progress.console.is_terminal and now - self._spoken >= LINE_SECONDS:
+            self._spoken = now
+            told = f"{self._what}: {self._done:.1f} of {self._total} runs in {_clock(now - self._began)}"
+            self._progress.console.print(told + (f", {left}" if left else ""), soft_wrap=True)
 
     def _finished(self, job: Any, row: dict[str, Any]) -> None:
         if row["status"] != "done":
@@ -49,13 +65,39 @@ class Watch:
                 )
 
 
+def time_left(seconds: float, done: float, more: float) -> str:
+    """How long it takes if it goes on like that, in words; nothing before there is something to tell from.
+
+    From the mean speed of all steps: runs of different methods end at different times.
+    """
+    return f"about {_clock(seconds * more / done)} left" if done > 0 and more > 0 else ""
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+class _Runs(ProgressColumn):
+    """Runs, with parts of them: rounds count."""
+
+    def render(self, task: Task) -> Text:
+        """`3.4/20 runs`."""
+        total = "?" if task.total is None else f"{task.total:.0f}"
+        done = f"{task.completed:.1f}" if task.total is None or task.completed < task.total - 0.05 else total
+        return Text(f"{done}/{total} runs")
+
+
 @contextmanager
 def watched(what: str, *, quiet: bool) -> Iterator[Watch]:
     """A bar while a sweep runs; silent with `quiet`."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("runs"), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _Runs(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
     with Progress(*columns, console=Console(stderr=True, quiet=quiet, highlight=False), transient=True) as progress:
         yield Watch(progress, what)
 
@@ -120,8 +162,8 @@ def print_areas(console: Console, hypervolume: dict[str, Any]) -> None:
     if reference is None:
         return
     table = plain_table("Frontiers: area dominated (more is better), 95% bootstrap intervals over seeds")
-    for name in ("series", "area", "interval", "to the first", "interval "):
-        table.add_column(name, justify="left" if name == "series" else "right", no_wrap=True)
+    for name in ("series", "area", "interval", "to first", "interval "):  # a long name wraps, a number never
+        table.add_column(name, justify="left" if name == "series" else "right", no_wrap=name != "series")
     for number, area in enumerate(hypervolume["series"]):
         difference = f"{area['difference_to_first']:+.4f}" if number else "–"
         table.add_row(

@@ -4,6 +4,9 @@
 
 Every arrow waits for the disk. After a crash the same request gets the stored message, byte for byte; where noise may
 have been drawn but no message was stored, the release counts as made and another one is reserved.
+
+Many runs at once (`settle`) begin afresh after a crash, so nothing is stored for them: what all of them are about to
+answer is reserved and redeemed in one transaction, and only then answered.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class RetriesUsedUp(Refused):
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """One request on its way: what it costs, and what is known of it from before a crash."""
 
     client: int
@@ -79,6 +82,34 @@ class Desk:
         return [decode(messages[w.place]) for w in work]
 
     @property
+    def begun_anew(self) -> bool:
+        """Whether nothing from before a crash waits here: no message to hand out again, no token to use."""
+        return not self._undelivered
+
+    def bill(self, requests: Sequence[tuple[int, Request]]) -> Bill:
+        """What these answers cost, to be settled with the bills of other runs."""
+        work = [self._priced(client, request) for client, request in requests]
+        for w in work:
+            self._require_room(w.place)
+        return Bill(self, tuple(work))
+
+    def paid(self, work: Sequence[Work], tokens: Sequence[str]) -> None:
+        """Note releases that were reserved and redeemed."""
+        for w, token in zip(work, tokens, strict=True):
+            self._tokens[w.place].append(token)
+            self.rows += len(w.spends)
+
+    @property
+    def account(self) -> tuple[str, str, str]:
+        """What bills must agree in to be settled together: ledger, dataset, fingerprint."""
+        return self._ledger.ledger_id, self._prices[0].dataset, self._fingerprint
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it writes."""
+        return self._ledger
+
+    @property
     def prices(self) -> Sequence[PriceList]:
         """Every client's prices."""
         return self._prices
@@ -91,12 +122,12 @@ class Desk:
         self._stored.clear()
         self._undelivered.clear()
 
-    def _priced(self, client: int, request: Request) -> _Work:
+    def _priced(self, client: int, request: Request) -> Work:
         prices = self._prices[client]
         channel, number = prices.channel(request)
-        return _Work(client, request, prices.spends(request), (prices.client, channel, number))
+        return Work(client, request, prices.spends(request), (prices.client, channel, number))
 
-    def _message(self, work: _Work) -> bytes | None:
+    def _message(self, work: Work) -> bytes | None:
         """What was stored for this request before a crash."""
         if work.place not in self._undelivered:
             return None
@@ -113,7 +144,7 @@ class Desk:
                 return message
         return None
 
-    def _reserved(self, work: Sequence[_Work]) -> list[str]:
+    def _reserved(self, work: Sequence[Work]) -> list[str]:
         """A token for each: one reserved before a crash and never used, or a new one."""
         tokens = {w.place: token for w in work if (token := self._unused(w)) is not None}
         new = [w for w in work if w.place not in tokens]
@@ -129,7 +160,7 @@ class Desk:
                 self._tokens[w.place].append(reservation.token)
         return [tokens[w.place] for w in work]
 
-    def _unused(self, work: _Work) -> str | None:
+    def _unused(self, work: Work) -> str | None:
         if work.place in self._undelivered:
             for token in self._tokens[work.place]:
                 same = self._prices_paid[token] == list(work.spends)
@@ -149,3 +180,33 @@ class Desk:
                 f"{self._retries}: one more would cost more than privacy.epsilon. What was trained so far stays as it "
                 "is. Start a new run with a larger privacy.retries."
             )
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What the answers of one exchange of one run cost."""
+
+    desk: Desk
+    work: tuple[Work, ...]
+
+
+def settle(bills: Sequence[Bill]) -> dict[int, Exception]:
+    """Pay the bills of many runs, in one transaction for each ledger and dataset; the paid answers may be made now.
+
+    All of such a group or none: the numbers of those that could not be paid come back, with the reason. They must not
+    be answered.
+    """
+    accounts: dict[tuple[str, str, str], list[int]] = {}
+    for number, bill in enumerate(bills):
+        accounts.setdefault(bill.desk.account, []).append(number)
+    unpaid: dict[int, Exception] = {}
+    for (_, _, fingerprint), numbers in accounts.items():
+        work = [w for n in numbers for w in bills[n].work]
+        try:
+            tokens = iter(bills[numbers[0]].desk.ledger.spend_many([w.spends for w in work], fingerprint=fingerprint))
+        except Exception as error:  # noqa: BLE001 - whatever kept it from the disk: none of these runs may answer
+            unpaid |= dict.fromkeys(numbers, error)
+            continue
+        for n in numbers:
+            bills[n].desk.paid(bills[n].work, [next(tokens) for _ in bills[n].work])
+    return unpaid

@@ -44,17 +44,7 @@ def statement(
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
-    silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
-    by_plan = (claim.two_phases or silent) and math.isfinite(claim.pld)
-    beyond = (
-        beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries) if by_plan else []
-    )
-    if beyond:
-        epsilon = {"rdp": math.inf, "pld": math.inf}
-    elif by_plan:
-        epsilon = {"rdp": claim.rdp, "pld": claim.pld}  # what was released depends on the counts; the bound does not
-    else:  # the plan was fixed beforehand, so what was really released can be counted
-        epsilon = {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld_or_rdp(partial(accountant.epsilon, delta))}
+    epsilon, by_plan, beyond = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices)
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
@@ -88,6 +78,32 @@ def statement(
             "head_row": head.sequence,
         },
     }
+
+
+def total_epsilon(
+    config: Config,
+    terms: Terms,
+    spends: Sequence[Spend],
+    accountant: Accountant,
+    *,
+    plan: Plan,
+    prices: Sequence[PriceList],
+) -> tuple[dict[str, float], bool, list[str]]:
+    """(ε by RDP and by PLD, whether they are the plan's, what was released beyond it) of a run with these rows."""
+    claim = terms.claim
+    if claim is None:
+        raise InputError("terms", "must have a claim in a private run", None)
+    delta = config.privacy.delta
+    silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
+    by_plan = (claim.two_phases or silent) and math.isfinite(claim.pld)
+    if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
+        pld = pld_or_rdp(partial(accountant.epsilon, delta))
+        return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
+    beyond = beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries)
+    if beyond:
+        return {"rdp": math.inf, "pld": math.inf}, True, beyond
+    # what was released depends on the counts; the bound does not
+    return {"rdp": claim.rdp, "pld": claim.pld}, True, []
 
 
 def account(spends: Sequence[Spend], adjacency: Adjacency) -> Accountant:

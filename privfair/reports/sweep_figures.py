@@ -13,21 +13,19 @@ from privfair.reports.sweep_style import Style, legend_below, new_figure, save, 
 from privfair.sweeps.points import Point, by_series, efficient
 
 Z = 1.96  # bands are mean ± 1.96 standard errors, as in the paper
-FRONTIER_NOTE = "shaded: mean ± 1.96 standard errors over seeds; filled marks: not beaten by another point of the line"
+FRONTIER_NOTE = "filled marks: not beaten by another point of the line; shaded: their mean ± 1.96 standard errors"
 
 
 def frontier_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, title: str = "") -> list[Path]:
     """Quality over unfairness: one line per series through its means, in the order of what is varied."""
     panels = _panels(points)
     figure, axes = new_figure(len(panels))
-    look, (left, right, bottom, top) = _styles(points), _limits(points, _sign(quality))
+    look, (left, right, bottom, top) = _styles(points), limits_of(points, _sign(quality))
     cut = [p for p in points if not (left <= p.mean[1] <= right and bottom <= _sign(quality) * p.mean[0] <= top)]
     for axis, (name, inside) in zip(axes, panels.items(), strict=True):
         for series, of in by_series(inside).items():
-            _draw_frontier(
-                axis, of, look[series], series, _sign(quality), [p for p in of if not any(p is other for other in cut)]
-            )
-        tidy(axis, _unfairness(notion), quality, name or title)
+            draw_frontier(axis, of, look[series], series, _sign(quality))
+        tidy(axis, unfairness_label(notion), quality, name or title)
         axis.set_xlim(left, right)
         axis.set_ylim(bottom, top)
     outside = len(cut)
@@ -53,7 +51,7 @@ def scatter_figure(points: Sequence[Point], stem: Path, *, quality: str, notion:
                 unfairness, values, s=22, alpha=0.65, marker=style.marker, color=style.colour, label=series,
                 linewidths=0.9, zorder=style.height, **filled,
             )  # fmt: skip
-        tidy(axis, _unfairness(notion), quality, name or title)
+        tidy(axis, unfairness_label(notion), quality, name or title)
     _share(axes)
     legend_below(figure, _fullest(axes), "one mark per run")
     if title and len(panels) > 1:
@@ -67,7 +65,7 @@ def profile_figure(
     """Two panels over what is varied: quality, and unfairness, with bands."""
     figure, axes = new_figure(2)
     look = _styles(points)
-    for column, (axis, label) in enumerate(zip(axes, (quality, _unfairness(notion)), strict=True)):
+    for column, (axis, label) in enumerate(zip(axes, (quality, unfairness_label(notion)), strict=True)):
         sign = _sign(quality) if column == 0 else 1.0
         for series, of in by_series(points).items():
             varied = [point for point in of if point.value is not None]
@@ -95,15 +93,14 @@ def rounds_figure(
     return save(figure, stem)
 
 
-def _draw_frontier(
-    axis: Any, of: Sequence[Point], style: Style, name: str, sign: float, banded: Sequence[Point]
-) -> None:
+def draw_frontier(axis: Any, of: Sequence[Point], style: Style, name: str, sign: float) -> None:
+    """One line through the means of a series, with bands where nothing beats them: others can be of any size."""
     means = np.array([point.mean for point in of])
     unfairness, values = means[:, 1], sign * means[:, 0]
-    for point in banded:
+    best = np.array(efficient(of))
+    for point in (p for p, unbeaten in zip(of, best, strict=True) if unbeaten):
         _draw_region(axis, point, style.colour, sign)
     axis.plot(unfairness, values, color=style.colour, linestyle=style.line, linewidth=1.3, zorder=style.height)
-    best = np.array(efficient(of))
     size = (style.size if len(of) <= 12 else 4.0) ** 2
     common = {"marker": style.marker, "s": size, "edgecolors": style.colour, "linewidths": 1.0, "zorder": style.height}
     axis.scatter(unfairness[~best], values[~best], facecolors="white", **common)
@@ -168,7 +165,7 @@ def _share(axes: Sequence[Any]) -> None:
             getattr(axis, write)(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def _limits(points: Sequence[Point], sign: float) -> tuple[float, float, float, float]:
+def limits_of(points: Sequence[Point], sign: float) -> tuple[float, float, float, float]:
     """(left, right, bottom, top) around the points that matter, with their bands.
 
     Those are the ones that nothing of their series beats, and each series' first: a diverged run would otherwise
@@ -194,5 +191,6 @@ def _sign(quality: str) -> float:
     return 1.0 if quality == "accuracy" else -1.0
 
 
-def _unfairness(notion: str) -> str:
+def unfairness_label(notion: str) -> str:
+    """What stands at the axis of unfairness."""
     return f"unfairness ({notion.replace('_', ' ')})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,21 @@ def write_summary(table: Sequence[dict[str, Any]], path: Path) -> Path:
         writer.writerows(table)
     write_bytes(path, text.getvalue().encode())
     return path
+
+
+def write_areas(areas: Mapping[str, Any], path: Path) -> Path:
+    """The areas of all frontiers, one line each."""
+    lines = []
+    for area in areas["series"]:
+        low, high = area["interval"] or (None, None)
+        least, most = area["difference_interval"] or (None, None)
+        lines.append(
+            {
+                "series": area["series"], "area": area["value"], "low": low, "high": high,
+                "difference_to_first": area["difference_to_first"], "difference_low": least, "difference_high": most,
+            }
+        )  # fmt: skip
+    return write_summary(lines, path)
 
 
 def write_parquet(rows: Sequence[Row], path: Path) -> Path | None:

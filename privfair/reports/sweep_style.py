@@ -79,7 +79,7 @@ def tidy(axis: Any, x: str, y: str, title: str = "") -> None:
 def legend_below(figure: Any, axis: Any, note: str) -> None:
     """One legend for all panels under them, with a line that explains the marks."""
     handles, labels = axis.get_legend_handles_labels()
-    columns = min(len(labels), 4) or 1
+    columns = min(len(labels), 6 if figure.get_figwidth() > 12 else 4) or 1
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, title=note,
         title_fontproperties={"size": 8.5},

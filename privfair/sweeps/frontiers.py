@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from privfair.arrays import FloatArray
 from privfair.sweeps.jobs import WITHOUT_LAMBDA
-from privfair.sweeps.pareto import hypervolume
+from privfair.sweeps.pareto import hypervolumes
 from privfair.sweeps.points import Point, baseline_of, by_series, points_of
 from privfair.sweeps.rows import Row
 
@@ -93,6 +94,26 @@ def compare(
     ]
 
 
+def areas_of(points: Sequence[Point], rows: Sequence[Row], quality: str) -> dict[str, Any]:
+    """The reference and the area of every series as plain values."""
+    reference = reference_of(rows)
+    if reference is None:
+        return {"reference": None, "series": []}
+    sign = 1.0 if quality == "accuracy" else -1.0
+    corner = {quality: sign * reference.quality, "unfairness": reference.unfairness, "origin": reference.origin}
+    series = [
+        {
+            "series": area.series,
+            "value": area.value,
+            "interval": area.interval,
+            "difference_to_first": area.difference,
+            "difference_interval": area.difference_interval,
+        }
+        for area in compare(points, reference, np.random.default_rng(0))
+    ]
+    return {"reference": corner, "series": series}
+
+
 def _means(of: Sequence[Point], seeds: Sequence[int], weights: FloatArray) -> FloatArray:
     """(draws, points, 2): means of quality and unfairness with every seed as often as drawn; NaN where none was."""
     means = np.full((len(weights), len(of), 2), np.nan)
@@ -106,7 +127,7 @@ def _means(of: Sequence[Point], seeds: Sequence[int], weights: FloatArray) -> Fl
 
 def _area(means: FloatArray, corner: tuple[float, float]) -> FloatArray:
     """The hypervolume of every draw; points without a mean add nothing."""
-    return np.array([hypervolume(of[:, 0], of[:, 1], corner) for of in means])
+    return hypervolumes(means[:, :, 0], means[:, :, 1], corner)
 
 
 def _interval(draws: FloatArray | None) -> Interval | None:

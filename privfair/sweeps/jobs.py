@@ -100,6 +100,8 @@ class Grid:
     def _job(self, base: Config, seed: int, epsilon: float, method: str, strength: float) -> Job:
         tables = base.as_tables()
         tables["run"] |= {"seed": seed}
+        if "engine" not in base.run.model_fields_set:  # made for sweeps
+            tables["run"]["engine"] = "stacked"
         if "evaluate_every" not in base.run.model_fields_set:  # a sweep needs the last round only
             tables["run"]["evaluate_every"] = tables["federation"]["rounds"]
         tables["federation"] |= {"method": method}

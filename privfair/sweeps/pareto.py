@@ -23,15 +23,20 @@ def hypervolume(quality: FloatArray, unfairness: FloatArray, reference: tuple[fl
     Zitzler & Thiele 1998. Points that are not better than the reference in both figures add nothing. Sorted by
     unfairness, the best quality so far makes a staircase, whose steps are added up.
     """
-    low, high = reference
     q, u = np.asarray(quality, dtype=float), np.asarray(unfairness, dtype=float)
-    inside = (q > low) & (u < high)
-    if not inside.any():
-        return 0.0
-    order = np.argsort(u[inside], kind="stable")
-    edges = np.append(u[inside][order], high)
-    best_so_far = np.maximum.accumulate(q[inside][order])
-    return float(np.sum(np.diff(edges) * (best_so_far - low)))
+    return float(hypervolumes(q[None], u[None], reference)[0])
+
+
+def hypervolumes(quality: FloatArray, unfairness: FloatArray, reference: tuple[float, float]) -> FloatArray:
+    """(draws,): the same for every row of (draws, points); a point that is NaN adds nothing."""
+    low, high = reference
+    inside = (quality > low) & (unfairness < high)
+    q, u = np.where(inside, quality, low), np.where(inside, unfairness, high)
+    order = np.argsort(u, axis=1, kind="stable")
+    edges = np.pad(np.take_along_axis(u, order, axis=1), ((0, 0), (0, 1)), constant_values=high)
+    best_so_far = np.maximum.accumulate(np.take_along_axis(q, order, axis=1), axis=1)
+    areas: FloatArray = np.sum(np.diff(edges, axis=1) * (best_so_far - low), axis=1)
+    return areas
 
 
 def best_quality(quality: FloatArray, unfairness: FloatArray, most: float) -> int | None:

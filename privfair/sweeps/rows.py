@@ -10,7 +10,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.experiment import RunOutcome
-from privfair.summary import summarise
+from privfair.privacy.statement import account, total_epsilon
 
 SCHEMA = 1
 NOTIONS = ("statistical_parity", "equal_opportunity", "predictive_equality", "equalized_odds", "risk_parity")
@@ -108,7 +108,13 @@ def _baseline(outcome: RunOutcome) -> Row:
 
 def _spent(outcome: RunOutcome) -> Row:
     """ε by both methods, from the ledger's rows; nothing for a run without privacy."""
-    if outcome.setting.private is None:
+    setting, private = outcome.setting, outcome.setting.private
+    if private is None:
         return {}
-    told = summarise(outcome, None)["privacy"]
-    return {"epsilon_pld": told["epsilon"]["pld"], "epsilon_rdp": told["epsilon"]["rdp"], "delta": told["delta"]}
+    spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
+    epsilon, _, _ = total_epsilon(
+        setting.config, outcome.state.terms, spends, account(spends, private.planner.adjacency),
+        plan=setting.server.plan, prices=private.desk.prices,
+    )  # fmt: skip
+    found = {f"epsilon_{method}": value if math.isfinite(value) else None for method, value in epsilon.items()}
+    return {**found, "delta": setting.config.privacy.delta}

@@ -15,7 +15,9 @@ from privfair.sweeps.pool import in_processes
 from privfair.sweeps.rows import Row, failed_row, finished_row
 
 Report = Callable[[float], None]  # called with the work done since the last call, in runs
-STACK = 128  # runs of the stacked engine that finish together: what a kill can lose
+# Runs of the stacked engine finish together, so a kill loses a stack: it has few runs at first, then as many as take
+# about a minute. From some twenty runs on the cores are busy, and more gain little.
+LEAST_STACK, FIRST_STACK, LARGEST_STACK, STACK_SECONDS = 8, 16, 256, 60.0
 # What a run can fail with without being a mistake of the sweep: it is recorded, and the others go on.
 FAILURES = (InputError, Refused, ArithmeticError, RuntimeError, ValueError, OSError, MemoryError)
 
@@ -26,12 +28,12 @@ def run_many(
     """(index, row) of every run, in the order in which they finish; a failed run has status "failed" and its reason.
 
     engine: "local" runs each in a process of a pool (with one worker: in this process, one after the other),
-    "stacked" all of them as one batched program.
+    "stacked" many of them as one batched program, on as many threads.
     """
     if engine == "local":
         return _local(configs, workers, report)
     if engine == "stacked":
-        return _stacked(configs, report)
+        return _stacked(configs, workers, report)
     raise InputError("run.engine", "must be local or stacked for a sweep", engine)
 
 
@@ -61,17 +63,22 @@ def _local(configs: Sequence[Config], workers: int, report: Report | None) -> It
         yield index, row
 
 
-def _stacked(configs: Sequence[Config], report: Report | None) -> Iterator[tuple[int, Row]]:
+def _stacked(configs: Sequence[Config], threads: int, report: Report | None) -> Iterator[tuple[int, Row]]:
     """Stacks of runs on the batched engine; the seconds of a run are its share of its stack's."""
     engine = _stacked_engine()
-    for start in range(0, len(configs), STACK):
+    start, size = 0, FIRST_STACK
+    while start < len(configs):
+        stack = dict(enumerate(configs[start : start + size], start))
+        told = _Told(report)
         rows: dict[int, Row] = {}
-        settings = _built(engine, dict(enumerate(configs[start : start + STACK], start)), rows)
+        settings = _built(engine, stack, rows)
         numbers = list(settings)
         began = time.perf_counter()
         try:
             errors: dict[int, Exception] = {}
-            outcomes = engine.run_stacked(list(settings.values()), failed=errors.__setitem__)
+            outcomes = engine.run_stacked(
+                list(settings.values()), failed=errors.__setitem__, progress=told.add, threads=threads
+            )
             rows |= {numbers[position]: failed_row(error) for position, error in errors.items()}
             share = (time.perf_counter() - began) / max(len(numbers), 1)
             done = [number for position, number in enumerate(numbers) if position not in errors]
@@ -81,10 +88,30 @@ def _stacked(configs: Sequence[Config], report: Report | None) -> Iterator[tuple
             for setting in settings.values():
                 if setting.private is not None:
                     setting.private.close()
-        for number, row in rows.items():
-            if report:
-                report(1.0)
-            yield number, row
+        told.up_to(len(stack))
+        start += size
+        size = next_stack(size, time.perf_counter() - began)
+        yield from rows.items()
+
+
+def next_stack(size: int, seconds: float) -> int:
+    """How many runs go next, when so many took so long: about as many as take a minute, at most twice as many."""
+    return max(LEAST_STACK, min(LARGEST_STACK, 2 * size, int(size * STACK_SECONDS / max(seconds, 1e-3))))
+
+
+class _Told:
+    """Passes on how far a stack is, in runs; what a failed run did not do is told at the end."""
+
+    def __init__(self, report: Report | None) -> None:
+        self._report, self._sum = report, 0.0
+
+    def add(self, runs: float) -> None:
+        if self._report is not None and runs:
+            self._report(runs)
+        self._sum += runs
+
+    def up_to(self, runs: int) -> None:
+        self.add(runs - self._sum)
 
 
 def _built(engine: Any, configs: dict[int, Config], rows: dict[int, Row]) -> dict[int, Any]:

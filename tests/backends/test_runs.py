@@ -12,7 +12,7 @@ from privfair.backends.stacked.backend import Stacked
 from privfair.backends.stacked.chunks import cut
 from privfair.backends.stacked.evaluation import energy_mmd2
 from privfair.backends.stacked.metering import shared_size
-from privfair.backends.stacked.runs import clients_of
+from privfair.backends.stacked.runs import clients_of, fitting, planned_numbers
 from privfair.evaluation import Row
 from privfair.experiment import RunOutcome, run
 from privfair.fairness.metrics import Predicted, penalty_mmd2
@@ -116,3 +116,27 @@ def test_bytes_are_counted_as_without_shortcuts() -> None:
     known: dict[int, int] = {}
     for value in (request, request, Scores((np.zeros(4), np.zeros(0))), Measures({"loss": np.zeros(1)})):
         assert shared_size(value, known) == size(value) > 0
+
+
+def test_rounds_are_told_as_they_are_done() -> None:
+    told: list[float] = []
+    configs = [config(rounds=4), config(rounds=2), config(rounds=4, method="fedfb")]
+    run_stacked(build_stacked(configs, federation()), progress=told.append)
+    steps = [step for step in told if step]
+    assert sum(steps) == pytest.approx(3)
+    assert len(steps) >= 4  # rounds, not runs
+    assert max(steps) == pytest.approx(1 / 4 + 1 / 2)  # fedfb shares no scores: its rounds are at other moments
+
+
+def test_little_room_makes_chunks_and_changes_nothing() -> None:
+    data = federation()
+    configs = [config(rounds=2, seed=s) for s in range(5)]
+    settings = build_stacked(configs, data)
+    one = planned_numbers(settings[0])
+    assert one >= 2 * sum(len(c.train) for c in data.clients)  # the order of two epochs alone
+    assert [fitting(settings, room) for room in (0, one, 2 * one, 5 * one - 1, 5 * one)] == [1, 1, 2, 4, 5]
+    order: list[int] = []
+    parts = run_stacked(settings, report=lambda n, row: order.append(n), room=8 * 2 * one)
+    assert order == [0, 1, 0, 1, 2, 3, 2, 3, 4, 4]  # two at a time
+    whole = run_stacked(build_stacked(configs, data), room=8 * 100 * one)
+    assert max(distance(a, b) for a, b in zip(whole, parts, strict=True)) <= 1e-12

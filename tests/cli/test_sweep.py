@@ -13,7 +13,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 import privfair
-from accountant.errors import InputError
+from accountant import Budget, Ledger
+from accountant.errors import InputError, Refused
 from privfair.cli.reproduce import reproduce
 from privfair.cli.sweep import sweep
 
@@ -110,12 +111,23 @@ def test_reproduce_tells_about_every_claim(tmp_path: Path) -> None:
     claims = (out / "claims.md").read_text(encoding="utf-8")
     assert "Local group fairness suffers in performance." in claims
     assert claims.count("| **") == 5
-    assert "Command: `privfair reproduce heterogeneity --quick --set data.records=8" in claims
+    assert "Command: `privfair reproduce heterogeneity --quick --seeds 1 --set data.records=8" in claims
     assert "its verdicts are not those of the full run" in claims
     again = json.loads(run("reproduce", "heterogeneity", *SMALL, "--out", str(out), "--json").stdout)
     assert again["runs"]["continued"] == 24
     assert {claim["outcome"] for claim in again["claims"]} <= {"confirmed", "not confirmed", "undecided"}
     assert all(Path(path).is_file() for path in again["files"])
+
+
+def test_a_ledger_of_its_own_is_no_way_around_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'books.sqlite'}"
+    monkeypatch.setenv("PRIVFAIR_LEDGER", url)
+    with Ledger(url) as ledger:
+        ledger.set_budget("compas", Budget(epsilon=2.0, delta=1e-5), reason="test")
+    result = run("reproduce", "private", "--quick", "--out", str(tmp_path / "p"))
+    assert isinstance(result.exception, Refused)
+    assert "Dataset 'compas' has a lifetime budget of ε = 2" in str(result.exception)
+    assert not (tmp_path / "p").exists()
 
 
 def test_an_unknown_experiment_is_told() -> None:

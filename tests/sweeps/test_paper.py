@@ -40,7 +40,8 @@ def test_jobs_are_valid_and_different(name: str, quick: bool) -> None:
     assert len({job.key for job in jobs}) == len(jobs)
     assert len({job.config.run.seed for job in jobs}) == (10 if not quick else EXPERIMENTS[name].quick_seeds)
     if quick:
-        assert len(jobs) <= 80
+        assert len(jobs) <= 160
+    assert {job.config.run.engine for job in jobs} == {"stacked"}
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -94,6 +95,24 @@ def test_settings_of_the_ablations() -> None:
     assert {(c.fairness.strength, c.run.evaluate_every, c.data.name) for c in convergence} == {(0.5, 1, "communities")}
 
 
+def test_private_runs_differ_in_noise_only() -> None:
+    jobs = jobs_of("private")
+    assert {job.epsilon for job in jobs} == {1.0, 3.0, 10.0, math.inf}
+    assert {job.config.privacy.epsilon or math.inf for job in jobs} == {job.epsilon for job in jobs}
+    private = [job.config for job in jobs if job.config.privacy.enabled]
+    assert {(c.privacy.predictions, c.privacy.kernel_correction) for c in private} == {
+        (mechanism, correction) for mechanism in ("gaussian", "laplace") for correction in ("none", "deconvolve")
+    }
+    assert {c.privacy.updates for c in private} == {"dp_sgd"}
+    assert all(c.run.reproducible_noise and c.privacy.delta == 1e-5 for c in private)
+    for tables in (job.config.as_tables() for job in jobs):
+        assert {**tables["fairness"], "lambda": 0} == {**jobs[0].config.as_tables()["fairness"], "lambda": 0}
+        assert tables["federation"] == jobs[0].config.as_tables()["federation"]
+    series = {(job.series, job.epsilon) for job in jobs}
+    assert len(series) == 13
+    assert len(jobs) == 13 * 10 * len({job.value for job in jobs})
+
+
 def test_overrides_reach_every_run_but_not_what_is_varied() -> None:
     jobs = EXPERIMENTS["compas"].jobs(quick=True, overrides=["federation.local_epochs=10"])
     assert {job.config.federation.local_epochs for job in jobs} == {10}
@@ -104,12 +123,15 @@ def test_overrides_reach_every_run_but_not_what_is_varied() -> None:
 # --- claims -------------------------------------------------------------------------------------------------
 
 
-def evidence(table: dict[tuple[str, float | None], list[tuple[float, float]]]) -> Evidence:
+def evidence(
+    table: dict[tuple[str, float | None], list[tuple[float, float]]], epsilons: dict[str, float] | None = None
+) -> Evidence:
     """Runs by (series, value): (accuracy, unfairness) of seeds 0, 1, …"""
     rows = [
         {
             **dict.fromkeys(COLUMNS), "series": series, "method": "mmd_fedavg", "value": value, "seed": seed,
-            "epsilon_target": math.inf, "status": "done", "accuracy": q, "unfairness": u, "baseline_accuracy": 0.5,
+            "epsilon_target": (epsilons or {}).get(series, math.inf), "status": "done", "accuracy": q, "unfairness": u,
+            "baseline_accuracy": 0.5,
         }
         for (series, value), runs in table.items()
         for seed, (q, u) in enumerate(runs)
@@ -156,6 +178,16 @@ def test_areas_take_a_family_of_series_as_one_frontier() -> None:
     assert verdict.numbers.startswith("areas 0.01550 and 0.08750 (a: 0.08750); difference -0.07200")
 
 
+def test_a_name_with_its_epsilon_is_that_frontier_alone() -> None:
+    found = evidence({("a", 0.0): GOOD, ("b, x", 1.0): POOR, ("b, y", 1.0): FAIR}, {"b, x": 3.0, "b, y": 1.0})
+    assert [p.series for p in found.series("b")] == ["b, x", "b, y"]
+    assert [p.series for p in found.series("b, x, ε = 3")] == ["b, x"]
+    with pytest.raises(Missing, match="no finished runs of b, x, ε = 1"):
+        found.series("b, x, ε = 1")
+    claim = AreaClaim("x is worse", "b, x, ε = 3", "below", "b, y, ε = 1", "a", 0.1)
+    assert claim.how == "area (b, x, ε = 3) minus area (b, y, ε = 1): below −10% of area (a)"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-1, 1), st.floats(0, 1), st.floats(0, 1))
 def test_a_verdict_and_its_opposite_never_agree(low: float, width: float, margin: float) -> None:
@@ -176,7 +208,7 @@ def test_t_interval_is_scipys() -> None:
     assert t_interval(values[:1]) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence"])
+@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence", "private"])
 def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     jobs = experiment.jobs(quick=True)

@@ -3,31 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privfair.backends.stacked.engine import Asked, Engine
 from privfair.backends.stacked.lockstep import Failed
 from privfair.clients.client import Client
 from privfair.interfaces import Memory
-from privfair.messages import Reply, Request
+from privfair.messages import Reply, Request, TrainRequest
 from privfair.replies import ReplyCheck
 
 if TYPE_CHECKING:
-    from privfair.privacy.desk import Desk
+    from privfair.privacy.desk import Bill, Desk
 
-Answers = Callable[[list[Asked]], list[Reply | Failed]]
+
+@dataclass(frozen=True)
+class Exchange:
+    """A question: what the clients of one run reply. Where it has a bill, that is to be settled first."""
+
+    asked: list[Asked]
+    bill: Bill | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is the training of a round: there is one such exchange in each."""
+        return any(isinstance(request, TrainRequest) for _, request in self.asked)
+
+
+Answers = Callable[[Exchange], list[Reply | Failed]]
 
 
 class Stacked:
     """A simulated federation. With a desk, every answer is paid for in a ledger before it is given."""
 
     def __init__(
-        self, clients: Sequence[Client], check: ReplyCheck, desk: Desk | None = None, answers: Answers | None = None
+        self,
+        clients: Sequence[Client],
+        check: ReplyCheck,
+        desk: Desk | None = None,
+        answers: Answers | None = None,
+        *,
+        settles: bool = False,
     ) -> None:
-        """`answers` answers many requests at once; by default an engine of these clients alone."""
+        """`answers` answers many requests at once; by default an engine of these clients alone.
+
+        settles: it also settles bills, with those of other runs.
+        """
         self.members = list(clients)
         self.check, self.desk = check, desk
-        self._answers = answers
+        self._answers, self._settles = answers, settles
 
     @property
     def clients(self) -> int:
@@ -39,6 +63,8 @@ class Stacked:
         requests = [(k, request(k)) for k in clients]
         if self.desk is None:
             return self._ask(requests)
+        if self._settles and self.desk.begun_anew:
+            return self._ask(requests, self.desk.bill(requests))
         made: dict[int, Reply] = {}
 
         def answer(client: int, asked: Request) -> Reply:
@@ -48,11 +74,12 @@ class Stacked:
 
         return self.desk.answer(requests, answer)
 
-    def _ask(self, requests: list[tuple[int, Request]]) -> list[Reply]:
+    def _ask(self, requests: list[tuple[int, Request]], bill: Bill | None = None) -> list[Reply]:
         replies = []
         if self._answers is None:
-            self._answers = Engine(self.members).replies
-        answers = self._answers([(self.members[k], asked) for k, asked in requests])
+            engine = Engine(self.members)
+            self._answers = lambda exchange: engine.replies(exchange.asked)
+        answers = self._answers(Exchange([(self.members[k], asked) for k, asked in requests], bill))
         for (k, asked), reply in zip(requests, answers, strict=True):
             if isinstance(reply, Failed):
                 raise reply.error

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from accountant.errors import InputError
-from privfair.backends.stacked.backend import Stacked
+from privfair.backends.stacked.backend import Exchange, Stacked
 from privfair.backends.stacked.chunks import free_numbers
-from privfair.backends.stacked.engine import Asked, Engine
+from privfair.backends.stacked.engine import Engine
 from privfair.backends.stacked.evaluation import Evaluate, StackedEvaluator, evaluate
 from privfair.backends.stacked.holdings import data_of
-from privfair.backends.stacked.lockstep import Ended, Seat, in_lockstep
+from privfair.backends.stacked.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.backends.stacked.metering import QuickMetered
 from privfair.clients.client import Client
 from privfair.config import Config
@@ -23,11 +23,13 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator, Row
 from privfair.experiment import RunOutcome, run_rounds
 from privfair.fairness.notions import Notion
+from privfair.privacy.desk import settle
 from privfair.setting import Setting, build
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
 Finished = Callable[[int, RunOutcome], None]
 RunFailed = Callable[[int, Exception], None]
+Progress = Callable[[float], None]  # rounds done since the last call, as parts of whole runs
 
 MOST_RUNS = 512  # threads that wait; more gain nothing, the cores are busy long before
 
@@ -49,6 +51,8 @@ def build_stacked(
         setting = build(config, federation or loaded[name], notion)
         for client in clients_of(setting):
             share_tensors(client, shared)
+        if setting.private is not None:
+            setting.private.books.ledger.close()  # opened again where needed: hundreds at once would be too many files
         settings.append(setting)
     return settings
 
@@ -75,15 +79,17 @@ def run_stacked(
     report: StackReport | None = None,
     finished: Finished | None = None,
     failed: RunFailed | None = None,
+    progress: Progress | None = None,
     threads: int = 2,
     runs_at_once: int | None = None,
+    room: int | None = None,
 ) -> list[RunOutcome]:
     """The outcome of every run, in order; the same as each alone would have, but for rounding.
 
-    `report` gets every line of every history, `finished` every outcome as soon as it is there. A run that fails does
-    not stop the others: its error goes to `failed`, and its outcome is missing from the list; without `failed` the
-    first error is raised when all others are done. Runs go `runs_at_once` at a time, by default as many as a quarter
-    of the free memory has room for.
+    `report` gets every line of every history, `finished` every outcome as soon as it is there, `progress` the rounds
+    as they are done. A run that fails does not stop the others: its error goes to `failed`, and its outcome is missing
+    from the list; without `failed` the first error is raised when all others are done. Runs go `runs_at_once` at a
+    time, by default as many as have room in `room` bytes, a quarter of the free memory.
     """
     if threads < 1:
         raise InputError("threads", "must be 1 or more", threads)
@@ -96,10 +102,9 @@ def run_stacked(
     try:
         start = 0
         while start < len(settings):
-            count = runs_at_once or _fitting(settings[start:])
-            _together(
-                settings, range(start, min(start + count, len(settings))), threads, report, finished, outcomes, errors
-            )
+            count = runs_at_once or fitting(settings[start:], free_numbers() if room is None else room // 8)
+            numbers = range(start, min(start + count, len(settings)))
+            _together(settings, numbers, threads, _Told(report, finished, progress), outcomes, errors)
             start += count
     finally:
         torch.set_num_threads(before)
@@ -110,20 +115,30 @@ def run_stacked(
     return [outcomes[n] for n in sorted(outcomes)]
 
 
+@dataclass(frozen=True)
+class _Told:
+    """Who is told what."""
+
+    report: StackReport | None
+    finished: Finished | None
+    progress: Progress | None
+
+
 def _together(
     settings: Sequence[Setting],
     numbers: range,
     threads: int,
-    report: StackReport | None,
-    finished: Finished | None,
+    told: _Told,
     outcomes: dict[int, RunOutcome],
     errors: dict[int, Exception],
 ) -> None:
     engine = Engine([c for n in numbers for c in clients_of(settings[n])], threads=threads)
     pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
+    part_of_a_run = {id(c): 1 / settings[n].config.federation.rounds for n in numbers for c in clients_of(settings[n])}
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
+            report = told.report
             line = None if report is None else lambda row: report(number, row)
             return run_rounds(_seated(settings[number], seat, pooled), None, line)
 
@@ -134,41 +149,62 @@ def _together(
             errors[numbers[position]] = end.error
         elif end.result is not None:
             outcomes[numbers[position]] = end.result
-            if finished is not None:
-                finished(numbers[position], end.result)
+            if told.finished is not None:
+                told.finished(numbers[position], end.result)
+
+    def answered(questions: list[Any]) -> list[Any]:
+        answers = _answers(questions, engine)
+        if told.progress is not None:
+            trained = [q for q in questions if isinstance(q, Exchange) and q.trains]
+            told.progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
+        return answers
 
     try:
-        in_lockstep([program(n) for n in numbers], lambda questions: _answers(questions, engine), ended)
+        in_lockstep([program(n) for n in numbers], answered, ended)
     finally:
         engine.close()
 
 
 def _answers(questions: list[Any], engine: Engine) -> list[Any]:
-    """The answers to the questions of all runs: requests to clients, and lines of histories."""
-    asked: list[Asked] = [pair for q in questions if not isinstance(q, Evaluate) for pair in q]
+    """The answers to the questions of all runs: requests to clients, paid for before, and lines of histories."""
+    exchanges = [q for q in questions if isinstance(q, Exchange)]
+    billed = [q for q in exchanges if q.bill is not None]
+    errors = settle([q.bill for q in billed if q.bill is not None])
+    unpaid = {id(billed[number]): Failed(error) for number, error in errors.items()}
+    asked = [pair for q in exchanges if id(q) not in unpaid for pair in q.asked]
     replies = iter(engine.replies(asked) if asked else [])
     evaluations = [q for q in questions if isinstance(q, Evaluate)]
     rows = iter(evaluate(evaluations, engine.networks, engine.map) if evaluations else [])
-    return [next(rows) if isinstance(q, Evaluate) else [next(replies) for _ in q] for q in questions]
+    return [
+        next(rows) if isinstance(q, Evaluate) else unpaid.get(id(q)) or [next(replies) for _ in q.asked]
+        for q in questions
+    ]
 
 
 def _seated(setting: Setting, seat: Seat[RunOutcome], pooled: dict[tuple[int, torch.dtype], Evaluator]) -> Setting:
     """The same setting with a backend and an evaluator that ask together with the other runs."""
     inner: Any = setting.backend.inner
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.desk, seat.ask))
+    # on data with a budget each run pays for itself: one that is over it must not take the others with it
+    settles = setting.private is not None and not setting.private.books.budgeted
+    metered = QuickMetered(Stacked(inner.members, inner.check, inner.desk, seat.ask, settles=settles))
     e = setting.evaluator
     if e is not None:
         e = StackedEvaluator(setting.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
     return replace(setting, backend=metered, server=replace(setting.server, backend=metered), evaluator=e)
 
 
-def _fitting(settings: Sequence[Setting]) -> int:
-    """How many of the next runs fit into memory at once: their minibatches of a round, and their outputs."""
-    room, count = free_numbers(), 0
+def fitting(settings: Sequence[Setting], room: int) -> int:
+    """How many of the next runs fit into `room` numbers at once, one at least."""
+    count = 0
     for setting in settings[:MOST_RUNS]:
-        records = sum(len(data_of(c).y) for c in clients_of(setting))
-        room -= records * (setting.config.federation.local_epochs + 16) + 64 * setting.model.flat.numel()
+        room -= planned_numbers(setting)
         if room < 0 and count:
             break
         count += 1
     return count
+
+
+def planned_numbers(setting: Setting) -> int:
+    """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
+    records = sum(len(data_of(c).y) for c in clients_of(setting))
+    return records * (setting.config.federation.local_epochs + 16) + 64 * setting.model.flat.numel()

@@ -1,17 +1,18 @@
-"""The experiments of Rychener, Kuhn & Hu (AISTATS 2025), each described in one file: runs, claims, figures."""
+"""The experiments of Rychener, Kuhn & Hu (AISTATS 2025) and one beyond, a file each: runs, claims, figures."""
 
 from privfair.sweeps.paper.communities import COMMUNITIES
 from privfair.sweeps.paper.compas import COMPAS
 from privfair.sweeps.paper.convergence import CONVERGENCE
 from privfair.sweeps.paper.experiment import Experiment
 from privfair.sweeps.paper.heterogeneity import HETEROGENEITY, HETEROGENEITY_SIZES
+from privfair.sweeps.paper.private import PRIVATELY
 from privfair.sweeps.paper.samples import SAMPLES
 from privfair.sweeps.paper.synthetic import SYNTHETIC
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        SYNTHETIC, COMMUNITIES, COMPAS, SAMPLES, CONVERGENCE, HETEROGENEITY, HETEROGENEITY_SIZES,
+        SYNTHETIC, COMMUNITIES, COMPAS, SAMPLES, CONVERGENCE, HETEROGENEITY, HETEROGENEITY_SIZES, PRIVATELY,
     )
 }  # fmt: skip
 

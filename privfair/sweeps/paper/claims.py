@@ -86,8 +86,9 @@ class AreaClaim:
     @property
     def how(self) -> str:
         """The rule in words."""
-        share = f"{self.margin:.0%} of the area of {self.unit}"
-        return f"area of {self.left}, minus area of {self.right}: {_rule(self.relation, share, self.margin)}"
+        rule = _rule(self.relation, f"{self.margin:.0%}", self.margin)
+        unit = f" of area ({self.unit})" if self.margin else ""
+        return f"area ({self.left}) minus area ({self.right}): {rule}{unit}"
 
     def decide(self, evidence: Evidence) -> Verdict:
         """Compare the areas; the reference point is that of the whole experiment."""

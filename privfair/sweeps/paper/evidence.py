@@ -36,8 +36,11 @@ class Evidence:
         return Evidence(sweep, tuple(points_of(sweep.rows)))
 
     def series(self, *names: str) -> list[Point]:
-        """The points of these series; a name stands for every series that begins with it ("FairFed": all β)."""
-        found = [p for p in self.points if any(p.series == n or p.series.startswith(f"{n},") for n in names)]
+        """The points of these series; a name stands for every series that begins with it ("FairFed": all β).
+
+        With its ε it stands for that one only ("Laplace, convolved, ε = 3").
+        """
+        found = [p for p in self.points if any(n in (p.series, p.name) or p.series.startswith(f"{n},") for n in names)]
         if not found:
             raise Missing(f"no finished runs of {', '.join(names)}")
         return found

@@ -31,14 +31,15 @@ class Line:
     quick_values: tuple[float, ...] = ()
     settings: Settings = field(default_factory=dict)
     quick: Settings | None = field(default_factory=dict)  # None: left out of a quick run
+    epsilon: float = math.inf  # the target, where its settings have one
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment of the paper.
+    """One experiment, of the paper or beyond it (then its claims are what was expected).
 
-    A run's settings are `common`, then the line's own; a quick run then takes `quick` and the line's `quick`.
-    `notes` say what the paper leaves open and what was taken.
+    A run's settings are `common`, then the line's own; a quick run then takes `quick` and the line's `quick`. Runs go
+    to the stacked engine unless told otherwise. `notes` say what the paper leaves open and what was taken.
     """
 
     name: str
@@ -52,6 +53,13 @@ class Experiment:
     notes: tuple[str, ...] = ()
     seeds: int = 10
     quick_seeds: int = 3
+    paper: bool = True
+    areas: bool = False  # tell the area of every frontier
+
+    @property
+    def private(self) -> bool:
+        """Whether some of its runs have noise, and so a ledger."""
+        return any(math.isfinite(line.epsilon) for line in self.lines)
 
     def jobs(self, *, quick: bool, overrides: Sequence[str] = ()) -> list[Job]:
         """All runs, seeds outermost; `overrides` (section.key=value) apply to every one."""
@@ -70,13 +78,14 @@ class Experiment:
         settings |= {"federation.method": line.method, "run.seed": seed}
         if line.varied is not None:
             settings[line.varied] = value
+        settings.setdefault("run.engine", "stacked")
         settings.setdefault("run.evaluate_every", settings["federation.rounds"])
         for override in overrides:
             key = override.partition("=")[0].strip()
             if key in (line.varied, "federation.method", "run.seed"):
                 raise InputError("--set", f"must not be {key}, which {self.name} varies itself", override)
         parameter = "" if line.varied is None else line.varied.partition(".")[2]
-        return Job(line.series, parameter, value, math.inf, Config.build(nested(settings), overrides))
+        return Job(line.series, parameter, value, line.epsilon, Config.build(nested(settings), overrides))
 
 
 def nested(settings: Settings) -> dict[str, dict[str, Any]]:
