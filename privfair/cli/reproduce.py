@@ -44,6 +44,10 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder of the results; continued if it holds some. Default: results/paper/NAME."),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Begin no more runs after so long, and report what there is; thinner, not shorter.", min=0),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -84,7 +88,8 @@ def reproduce(
     started = time.perf_counter()
     with watched(f"reproduce {name}", quiet=as_json) as watch:
         jobs = experiment.jobs(quick=quick, overrides=[*wishes, *aside])
-        done = carry_out(jobs, where, configuration=configuration, workers=workers, **watch.callbacks)
+        limit = math.inf if minutes is None else minutes
+        done = carry_out(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
     evidence = Evidence.of(done)
     claims = [
         {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ _NOT_COMPARED = ("seed", "out", "engine", "evaluate_every")  # of [run]: they do
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep gave: one row per job, in the order of the jobs, failed ones too."""
+    """What a sweep gave: one row per job that ended, in the order of the jobs, failed ones too."""
 
     jobs: tuple[Job, ...]
     rows: tuple[Row, ...]
@@ -61,6 +63,7 @@ def carry_out(
     *,
     configuration: Mapping[str, Any],
     workers: int | None = None,
+    minutes: float = math.inf,
     started: Started | None = None,
     finished: Finished | None = None,
     progress: Report | None = None,
@@ -68,8 +71,8 @@ def carry_out(
     """Run all jobs that `out` has no result of yet; every finished run is on the disk before the next is reported.
 
     `configuration` is what must be the same when the sweep is continued. Bad input is an error before anything is
-    written; a run that fails on its own is recorded with its reason. `started`, `finished` and `progress` are told
-    what happens.
+    written; a run that fails on its own is recorded with its reason. After so many `minutes` no more runs are begun.
+    `started`, `finished` and `progress` are told what happens.
     """
     engines = {job.config.run.engine for job in jobs}
     if len(engines) != 1:
@@ -86,12 +89,18 @@ def carry_out(
         if started:
             started(continued, len(jobs))
         configs = [job.config for job in missing]
-        for index, row in run_many(configs, engines.pop(), workers or default_workers(), progress):
+        end = time.monotonic() + 60 * minutes
+
+        def late() -> bool:
+            return time.monotonic() >= end
+
+        for index, row in run_many(configs, engines.pop(), workers or default_workers(), progress, late):
             job = missing[index]
             rows[job.key] = journal.add(job, row)
             if finished:
                 finished(job, rows[job.key])
-        return Sweep(tuple(jobs), tuple(rows[job.key] for job in jobs), journal.histories(), continued, out)
+        ended = tuple(rows[job.key] for job in jobs if job.key in rows)
+        return Sweep(tuple(jobs), ended, journal.histories(), continued, out)
 
 
 def default_workers() -> int:

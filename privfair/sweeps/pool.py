@@ -16,8 +16,10 @@ Task = TypeVar("Task")
 DIED = "The process of this run died, twice: out of memory, or killed."
 
 
-def in_processes(work: Callable[[Task], Row], tasks: Sequence[Task], workers: int) -> Iterator[tuple[int, Row]]:
-    """(index, row) of every task as they finish.
+def in_processes(
+    work: Callable[[Task], Row], tasks: Sequence[Task], workers: int, late: Callable[[], bool] = lambda: False
+) -> Iterator[tuple[int, Row]]:
+    """(index, row) of every task as they finish; once it is `late`, no more are begun.
 
     When a process dies, all that ran then are suspects and tried again one at a time: the one that dies alone, too,
     gets a row that says so, and those that were only beside it get their own.
@@ -32,6 +34,8 @@ def in_processes(work: Callable[[Task], Row], tasks: Sequence[Task], workers: in
         running: dict[Future[Row], int] = {}
         try:
             while queue or running:
+                if late():
+                    queue.clear()
                 while queue and len(running) < width:  # no more than that: what dies with the pool is known
                     index = queue.pop()
                     running[pool.submit(work, tasks[index])] = index

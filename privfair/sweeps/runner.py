@@ -14,6 +14,7 @@ from privfair.setting import build
 from privfair.sweeps.pool import in_processes
 from privfair.sweeps.rows import Row, failed_row, finished_row
 
+Late = Callable[[], bool]
 Report = Callable[[float], None]  # called with the work done since the last call, in runs
 # Runs of the stacked engine finish together, so a kill loses a stack: it has few runs at first, then as many as take
 # about a minute. From some twenty runs on the cores are busy, and more gain little.
@@ -23,17 +24,21 @@ FAILURES = (InputError, Refused, ArithmeticError, RuntimeError, ValueError, OSEr
 
 
 def run_many(
-    configs: Sequence[Config], engine: str, workers: int, report: Report | None = None
+    configs: Sequence[Config],
+    engine: str,
+    workers: int,
+    report: Report | None = None,
+    late: Late = lambda: False,
 ) -> Iterator[tuple[int, Row]]:
     """(index, row) of every run, in the order in which they finish; a failed run has status "failed" and its reason.
 
     engine: "local" runs each in a process of a pool (with one worker: in this process, one after the other),
-    "stacked" many of them as one batched program, on as many threads.
+    "stacked" many of them as one batched program, on as many threads. Once it is `late`, no more are begun.
     """
     if engine == "local":
-        return _local(configs, workers, report)
+        return _local(configs, workers, report, late)
     if engine == "stacked":
-        return _stacked(configs, workers, report)
+        return _stacked(configs, workers, report, late)
     raise InputError("run.engine", "must be local or stacked for a sweep", engine)
 
 
@@ -52,22 +57,22 @@ def run_one(config: Config) -> Row:
             setting.private.close()
 
 
-def _local(configs: Sequence[Config], workers: int, report: Report | None) -> Iterator[tuple[int, Row]]:
+def _local(configs: Sequence[Config], workers: int, report: Report | None, late: Late) -> Iterator[tuple[int, Row]]:
     if workers > 1 and len(configs) > 1:
-        rows = in_processes(run_one, configs, min(workers, len(configs)))
+        rows = in_processes(run_one, configs, min(workers, len(configs)), late)
     else:
-        rows = ((index, run_one(config)) for index, config in enumerate(configs))
+        rows = ((index, run_one(config)) for index, config in enumerate(configs) if not late())
     for index, row in rows:
         if report:
             report(1.0)
         yield index, row
 
 
-def _stacked(configs: Sequence[Config], threads: int, report: Report | None) -> Iterator[tuple[int, Row]]:
+def _stacked(configs: Sequence[Config], threads: int, report: Report | None, late: Late) -> Iterator[tuple[int, Row]]:
     """Stacks of runs on the batched engine; the seconds of a run are its share of its stack's."""
     engine = _stacked_engine()
     start, size = 0, FIRST_STACK
-    while start < len(configs):
+    while start < len(configs) and not late():
         stack = dict(enumerate(configs[start : start + size], start))
         told = _Told(report)
         rows: dict[int, Row] = {}

@@ -19,6 +19,7 @@ from privfair.sweeps.jobs import Job
 from privfair.sweeps.paper import EXPERIMENTS
 from privfair.sweeps.paper.claims import AreaClaim, Claim, judge, t_interval
 from privfair.sweeps.paper.evidence import Evidence, Missing, at_end, average, best_accuracy, level
+from privfair.sweeps.paper.experiment import halvings
 from privfair.sweeps.rows import COLUMNS
 
 REAL = ("communities", "compas")
@@ -228,3 +229,21 @@ def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written if path.suffix == ".png")
     for claim in experiment.claims:
         assert claim.decide(found).outcome in ("confirmed", "not confirmed", "undecided")
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 7, 49])
+def test_places_come_by_halving(last: int) -> None:
+    turns = [halvings(place, last) for place in range(last + 1)]
+    assert turns[0] == turns[-1] == 0
+    for turn in range(max(turns) + 1):
+        there = [place for place in range(last + 1) if turns[place] <= turn]
+        gaps = np.diff(there)
+        assert gaps.size == 0 or gaps.max() <= max(1, -(-last // 2**turn))
+
+
+def test_whoever_stops_early_has_all_seeds_and_lines_of_a_thinner_grid() -> None:
+    jobs = EXPERIMENTS["compas"].jobs(quick=False)
+    assert len(jobs) == len({job.key for job in jobs}) == 3090
+    first = jobs[: sum(1 for job in jobs if job.value in (None, 1e-5, 10.0, 100.0, 0.001, 2.0))]
+    assert {job.config.run.seed for job in first} == set(range(10))
+    assert {job.series for job in first} == {job.series for job in jobs}

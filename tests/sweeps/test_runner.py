@@ -260,3 +260,17 @@ def test_the_stacked_engine_gives_the_same_rows_but_for_rounding() -> None:
             # 1e-4 for tracked fairness: a record's own score among the shared ones is a tie that rounding decides
             limit = 1e-9 if number == 2 else 1e-4
             assert stacked[number][name] == pytest.approx(alone[number][name], abs=limit)
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_when_it_is_late_no_more_runs_are_begun(engine: str) -> None:
+    asked: list[int] = []
+
+    def late() -> bool:
+        asked.append(1)
+        return len(asked) > 1
+
+    configs = [job.config for job in grid(seeds=runner.FIRST_STACK)][: runner.FIRST_STACK + 3]
+    rows = dict(run_many(configs, engine, 1, None, late))
+    assert sorted(rows) == list(range(1 if engine == "local" else runner.FIRST_STACK))
+    assert all(row["status"] == "done" for row in rows.values())

@@ -62,14 +62,22 @@ class Experiment:
         return any(math.isfinite(line.epsilon) for line in self.lines)
 
     def jobs(self, *, quick: bool, overrides: Sequence[str] = ()) -> list[Job]:
-        """All runs, seeds outermost; `overrides` (section.key=value) apply to every one."""
-        lines = [line for line in self.lines if not (quick and line.quick is None)]
-        return [
-            self._job(line, value, seed, quick, overrides)
-            for seed in range(self.quick_seeds if quick else self.seeds)
-            for line in lines
-            for value in ((line.quick_values if quick else line.values) or (None,))
-        ]
+        """All runs; `overrides` (section.key=value) apply to every one.
+
+        Both ends of every line first, then the middles of its gaps: whoever stops early has a thinner line, not a
+        shorter one.
+        """
+        seeds = range(self.quick_seeds if quick else self.seeds)
+        placed = []
+        for number, line in enumerate(self.lines):
+            if quick and line.quick is None:
+                continue
+            values = (line.quick_values if quick else line.values) or (None,)
+            for place, value in enumerate(values):
+                turn = halvings(place, len(values) - 1)
+                placed += [((turn, seed, number, place), (line, value, seed)) for seed in seeds]
+        placed.sort(key=lambda pair: pair[0])
+        return [self._job(*what, quick, overrides) for _, what in placed]
 
     def _job(self, line: Line, value: float | None, seed: int, quick: bool, overrides: Sequence[str]) -> Job:
         settings = {**self.common, **line.settings}
@@ -100,3 +108,13 @@ def nested(settings: Settings) -> dict[str, dict[str, Any]]:
 def log_steps(low: float, high: float, steps: int = 50) -> tuple[float, ...]:
     """Logarithmically spaced strengths, as in the appendix; rounded to 6 digits, so that files stay readable."""
     return tuple(float(f"{value:.6g}") for value in np.geomspace(low, high, steps))
+
+
+def halvings(place: int, last: int) -> int:
+    """How often 0 … last must be halved until the place is a middle; 0 for both ends."""
+    low, high, count = 0, last, 0
+    while place not in (low, high):
+        middle = (low + high) // 2
+        low, high = (middle, high) if place >= middle else (low, middle)
+        count += 1
+    return count
