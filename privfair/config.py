@@ -79,6 +79,7 @@ class FederationConfig(Section):
     server_learning_rate: float | None = Field(None, gt=0)
     clients_per_round: int | None = Field(None, ge=1)
     drift_correction: Literal["none", "own", "shared"] = "none"
+    lagged_scores: bool = False  # scores under the model of the round before: one exchange a round instead of two
     proximal: float = Field(0.01, ge=0)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privfair.interfaces import Backend, Memory
-from privfair.messages import Reply, Request
+from privfair.messages import Answered, Asked
 
 
 class Metered:
@@ -26,7 +26,7 @@ class Metered:
         """How many clients there are."""
         return self.inner.clients
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         """Ask, and count."""
         requests = {k: request(k) for k in clients}
         replies = self.inner.exchange(clients, requests.__getitem__)

@@ -29,6 +29,11 @@ class PrivateCounts:
         """Counts, with their noise."""
         return CountsRequest(self.planner.count_noise)
 
+    @property
+    def admits_later(self) -> bool:
+        """Only where neither rates nor noise follow from counts."""
+        return self.planner.one_phase and self.planner.config.counts != "public"
+
     def settle(self, counts: list[Counts]) -> Terms:
         """Leave out who is too small, plan the rates, calibrate the noise."""
         config = self.planner.config

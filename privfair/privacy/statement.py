@@ -26,6 +26,11 @@ from privfair.terms import Terms
 
 MOST_PLD = 16  # so many different PLD bounds are computed for one table; beyond, RDP alone
 
+ABSENCE = (
+    "That a client did not answer, and when: that must not depend on its records. Where few updates arrive, their sum "
+    "says more about each."
+)
+
 
 def statement(
     config: Config,
@@ -36,8 +41,13 @@ def statement(
     *,
     plan: Plan,
     prices: Sequence[PriceList],
+    absent: bool = False,
 ) -> dict[str, Any]:
-    """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so."""
+    """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so.
+
+    `absent`: whether clients did not answer at times. Who answers may depend on what was released before, so that not
+    what was released is told, but the bound of the plan, which holds for less as well.
+    """
     spends = [spend for _, spend in books.ledger.spends(run=books.run)]
     accountant = account(spends, planner.adjacency)
     claim = terms.claim
@@ -45,7 +55,7 @@ def statement(
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
     silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
-    by_plan = (claim.two_phases or silent) and math.isfinite(claim.pld)
+    by_plan = (claim.two_phases or silent or absent) and math.isfinite(claim.pld)
     beyond = (
         beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries) if by_plan else []
     )
@@ -77,7 +87,10 @@ def statement(
         "noise": noise(terms, config.run.engine),
         "objective": objective(config, terms),
         "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
-        "not_covered": _not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
+        "not_covered": [
+            *_not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
+            *([ABSENCE] if absent else []),
+        ],
         "ledger": {
             "url": books.ledger.url,
             "id": books.ledger.ledger_id,
