@@ -41,6 +41,10 @@ class Backend(Protocol):
         """Send each client its request; its reply, or `Missing`. The only place where data leave a client."""
         ...
 
+    def agreed(self, terms: Terms) -> None:
+        """From here on requests are made under these terms; clients on other machines get to see them."""
+        ...
+
     def client_state(self) -> Memory:
         """What clients remember between rounds, for a simulation's checkpoint."""
         ...

@@ -10,6 +10,7 @@ import numpy as np
 
 from privfair.interfaces import Backend, Memory
 from privfair.messages import Answered, Asked
+from privfair.terms import Terms
 
 
 class Metered:
@@ -33,6 +34,10 @@ class Metered:
         self.bytes_down += sum(size(r) for r in requests.values())
         self.bytes_up += sum(size(r) for r in replies)
         return replies
+
+    def agreed(self, terms: Terms) -> None:
+        """The backend's."""
+        self.inner.agreed(terms)
 
     def client_state(self) -> Memory:
         """The backend's."""

@@ -77,9 +77,11 @@ def _plain(value: Any, arrays: Arrays) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_plain(part, arrays) for part in value]}
     if isinstance(value, np.ndarray | bytes):
-        name = f"{len(arrays):06d}"
         whole = isinstance(value, bytes)
-        arrays[name] = np.frombuffer(value, dtype=np.uint8) if whole else np.ascontiguousarray(value)
+        array = np.frombuffer(value, dtype=np.uint8) if whole else np.ascontiguousarray(value)
+        known = (n for n, a in arrays.items() if a.dtype == array.dtype and np.array_equal(a, array))
+        name = next(known, f"{len(arrays):06d}")  # what the requests of a bundle share is sent once
+        arrays[name] = array
         return {"bytes" if whole else "array": name}
     return value.item() if isinstance(value, np.generic) else value
 

@@ -150,6 +150,7 @@ def begin(server: Server) -> ServerState:
     terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
     if not terms.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
+    server.backend.agreed(terms)
     uncounted = tuple(k for k in everyone if k not in counts)
     memory = server.algorithm.start(terms)
     return ServerState(0, server.keeper.first(), terms, memory, uncounted, tuple(roll.absent))
@@ -168,6 +169,7 @@ def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
     terms = state.terms
     known = [Counts(int(n), cells) for n, cells in zip(terms.records, terms.cells, strict=True)]
     settled = server.negotiator.settle([counts.get(k, known[k]) for k in range(state.clients)])
+    server.backend.agreed(settled)
     left = tuple(k for k in state.uncounted if k not in counts)
     return replace(state, terms=settled, uncounted=left, algorithm=server.algorithm.joined(state.algorithm, settled))
 

@@ -10,6 +10,7 @@ from privfair.clients.client import Client
 from privfair.interfaces import Memory
 from privfair.messages import Answered, Asked, Reply, Request
 from privfair.replies import ReplyCheck
+from privfair.terms import Terms
 
 if TYPE_CHECKING:
     from privfair.privacy.desk import Desk
@@ -39,6 +40,9 @@ class InProcess:
 
     def _answer(self, client: int, request: Request) -> Reply:
         return self.check(self.members[client].name, request, self.members[client].respond(request))
+
+    def agreed(self, terms: Terms) -> None:
+        """Nothing to do: the clients of a simulation are this process."""
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""

@@ -4,7 +4,7 @@ so that a bound of the plan is told only for what stayed within the plan."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from accountant.events import Event
 from accountant.spending import Spend
@@ -27,12 +27,15 @@ from privfair.terms import Terms
 Kind = tuple[str, str, str, Event]  # client, channel, group, event
 
 
-def planned_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList]) -> list[Spend]:
-    """The rows of all rounds to come and of the final evaluation."""
+def planned_spends(
+    state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList] | Mapping[int, PriceList]
+) -> list[Spend]:
+    """The rows of all rounds to come and of the final evaluation; with a mapping, those of its clients."""
     terms, spends = state.terms, list[Spend]()
 
     def add(client: int, request: Request) -> None:
-        spends.extend(prices[client].spends(request))
+        if not isinstance(prices, Mapping) or client in prices:
+            spends.extend(prices[client].spends(request))
 
     for number in range(state.round, rounds):
         if terms.sharing is not None:

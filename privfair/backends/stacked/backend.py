@@ -13,6 +13,7 @@ from privfair.clients.client import Client
 from privfair.interfaces import Memory
 from privfair.messages import Answered, Asked, Reply, Request
 from privfair.replies import ReplyCheck
+from privfair.terms import Terms
 
 if TYPE_CHECKING:
     from privfair.privacy.desk import Desk
@@ -61,6 +62,9 @@ class Stacked:
                 raise reply.error
             replies.append(self.check(self.members[k].name, asked, reply))
         return replies
+
+    def agreed(self, terms: Terms) -> None:
+        """Nothing to do: the clients of a simulation are this process."""
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""
