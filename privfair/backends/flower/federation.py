@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import subprocess
@@ -62,6 +63,7 @@ class Federation:
         self.logs = logs
         self.processes = Processes(logs)
         self.port = free_port()
+        self.keys: dict[str, Path] = {}
         self._stack = ExitStack()
 
     @property
@@ -130,7 +132,7 @@ class Federation:
 
     def admit(self, node: Node) -> subprocess.Popen[bytes]:
         """Register a new key for a data holder and start its SuperNode."""
-        key = node_key(self.folder / "keys", node.client)
+        key = self.keys[node.client] = node_key(self.folder / "keys", f"{len(self.keys)}")
         self.ask("supernode", "register", str(key.with_name(key.name + ".pub")), LINK)
         return self.start_node(node, key)
 
@@ -138,9 +140,13 @@ class Federation:
         """Start the SuperNode of a data holder, again with the key it had when none is given."""
         command = [sys.executable, "-P", "-m", "privfair.backends.flower.holder", "--superlink", self.address]
         command += ["--root-certificates", str(self.certificates.authority)]
-        command += ["--key", str(key or self.folder / "keys" / node.client), "--client", node.client]
+        command += ["--key", str(key or self.keys[node.client]), "--client", node.client]
         command += ["--config", str(node.config), "--folder", str(node.folder)]
-        return self.processes.start(f"node-{node.client}", command, self._environment())
+        return self.processes.start(self.log_name(node), command, self._environment())
+
+    def log_name(self, node: Node) -> str:
+        """The name of a data holder's log, without what a file name cannot hold."""
+        return "node-" + re.sub(r"[^A-Za-z0-9_.-]", "_", node.client)
 
     def nodes(self) -> int:
         """How many SuperNodes are present."""

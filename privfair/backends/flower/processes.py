@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from privfair.backends.flower.reaper import GRACE, send
+from privfair.backends.flower.reaper import send
 
+GRACE = 8.0  # seconds between asking and killing: Flower's own processes force their exit after 5
 REAPER = Path(__file__).with_name("reaper.py")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -36,16 +37,20 @@ def environment(home: Path, *path: Path) -> dict[str, str]:
 class Processes:
     """The children of a trial, each with its own log file and its own process group."""
 
-    def __init__(self, logs: Path) -> None:
-        """A folder for their logs."""
+    def __init__(self, logs: Path, grace: float = GRACE) -> None:
+        """A folder for their logs, and the seconds between asking a child to end and killing it."""
         self.logs = logs
+        self.grace = grace
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         logs.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
         """Start the one that ends the others should this process be killed."""
         self._reaper = subprocess.Popen(
-            [sys.executable, "-I", str(REAPER)], stdin=subprocess.PIPE, start_new_session=True, text=True
+            [sys.executable, "-I", str(REAPER), str(self.grace)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
         )
         return self
 
@@ -77,7 +82,7 @@ class Processes:
         """Ask children, and everything they started, to end; kill what is left after the grace time."""
         for process in processes:
             send(process.pid, signal.SIGTERM)
-        limit = time.monotonic() + GRACE
+        limit = time.monotonic() + self.grace
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, limit - time.monotonic()))

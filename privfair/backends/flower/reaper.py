@@ -1,7 +1,7 @@
 """Ends a list of process groups when the program that started them is gone.
 
-Run as a file, with the standard library alone. It reads "+ GROUP" and "- GROUP" lines; when its input ends, whatever
-ended the program at the other side, it ends every group still listed.
+Run as a file, with the standard library alone, and the seconds between asking and killing. It reads "+ GROUP" and
+"- GROUP" lines; when its input ends, whatever ended the program at the other side, it ends every group still listed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import signal
 import sys
 import time
 
-GRACE = 8.0  # seconds between asking and killing: Flower's own processes force their exit after 5
 
-
-def end_groups(groups: set[int]) -> None:
+def end_groups(groups: set[int], grace: float) -> None:
     """Ask every group to end; kill what is left after the grace time."""
     asked = {group for group in groups if send(group, signal.SIGTERM)}
-    limit = time.monotonic() + GRACE
+    limit = time.monotonic() + grace
     while asked and time.monotonic() < limit:
         time.sleep(0.1)
         asked = {group for group in asked if send(group, 0)}
@@ -45,7 +43,7 @@ def main() -> None:
             groups.add(int(group))
         else:
             groups.discard(int(group))
-    end_groups(groups)
+    end_groups(groups, float(sys.argv[1]))
 
 
 if __name__ == "__main__":
