@@ -15,9 +15,10 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from flwr.supernode.runtime import run_clientapp
 
 from accountant.errors import InputError, Refused
-from privfair.backends.flower import guard, holder
+from privfair.backends.flower import guard
 from privfair.backends.flower.certificates import link_certificates, node_key
 from privfair.backends.flower.launch import failure
+from privfair.backends.flower.supernode import SuperNode
 
 
 def test_a_link_certificate_is_signed_by_its_authority_for_loopback_only(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_guard_refuses_a_flower_it_does_not_know(monkeypatch: pytest.MonkeyP
         guard.main()
 
 
-def a_holder(folder: Path, **changed: object) -> holder.Holder:
+def a_holder(folder: Path, **changed: object) -> SuperNode:
     config = folder / "north.toml"
     config.touch()
     given = {
@@ -64,7 +65,7 @@ def a_holder(folder: Path, **changed: object) -> holder.Holder:
         "config": config,
         "folder": folder / "state",
     }
-    return holder.Holder(**(given | changed))  # type: ignore[arg-type]
+    return SuperNode(**(given | changed))  # type: ignore[arg-type]
 
 
 def test_a_holder_tells_its_node_its_name_its_configuration_and_its_folder(tmp_path: Path) -> None:

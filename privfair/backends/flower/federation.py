@@ -20,7 +20,7 @@ import tomli_w
 
 from accountant.errors import InputError, Refused
 from privfair.backends.flower.certificates import LOOPBACK, link_certificates, node_key
-from privfair.backends.flower.holder import free_port
+from privfair.backends.flower.supernode import free_port
 from privfair.backends.flower.processes import Processes, environment
 
 LINK = "trial"  # the name of the SuperLink in the commands' own configuration
@@ -138,7 +138,7 @@ class Federation:
 
     def start_node(self, node: Node, key: Path | None = None) -> subprocess.Popen[bytes]:
         """Start the SuperNode of a data holder, again with the key it had when none is given."""
-        command = [sys.executable, "-P", "-m", "privfair.backends.flower.holder", "--superlink", self.address]
+        command = [sys.executable, "-P", "-m", "privfair.backends.flower.supernode", "--superlink", self.address]
         command += ["--root-certificates", str(self.certificates.authority)]
         command += ["--key", str(key or self.keys[node.client]), "--client", node.client]
         command += ["--config", str(node.config), "--folder", str(node.folder)]

@@ -1,6 +1,6 @@
 """A data holder's place in a federation: a SuperNode that runs the installed privfair and nothing else.
 
-    python -m privfair.backends.flower.holder --superlink HOST:PORT --root-certificates ca.pem \
+    python -m privfair.backends.flower.supernode --superlink HOST:PORT --root-certificates ca.pem \
         --key north_key --client north --config north.toml --folder state
 
 Started again whenever it ends: a SuperLink admits a node that died only after a minute without a sign of life.
@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Holder:
+class SuperNode:
     """Where the SuperLink is, and what this holder brings."""
 
     superlink: str
@@ -79,7 +79,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def serve(holder: Holder) -> None:
+def serve(supernode: SuperNode) -> None:
     """Keep a SuperNode running until this process is told to end (SIGTERM, Ctrl-C)."""
     ended = threading.Event()
     node: subprocess.Popen[bytes] | None = None
@@ -91,9 +91,9 @@ def serve(holder: Holder) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    env = holder.environment()
+    env = supernode.environment()
     while not ended.is_set():
-        node = subprocess.Popen(holder.command(), env=env)
+        node = subprocess.Popen(supernode.command(), env=env)
         if ended.is_set():  # told to end while it was being started
             node.terminate()
         code = node.wait()
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", required=True, type=Path, help="this holder's privfair configuration")
     parser.add_argument("--folder", required=True, type=Path, help="where its state is kept between messages")
     try:
-        serve(Holder(**vars(parser.parse_args(arguments))))
+        serve(SuperNode(**vars(parser.parse_args(arguments))))
     except InputError as error:
         parser.error(str(error))
 
