@@ -20,8 +20,8 @@ import tomli_w
 
 from accountant.errors import InputError, Refused
 from privfair.backends.flower.certificates import LOOPBACK, link_certificates, node_key
-from privfair.backends.flower.supernode import free_port
 from privfair.backends.flower.processes import Processes, environment
+from privfair.backends.flower.supernode import free_port
 
 LINK = "trial"  # the name of the SuperLink in the commands' own configuration
 START = 120.0  # seconds a SuperLink may take to listen on a busy machine
