@@ -9,6 +9,7 @@ import numpy as np
 
 from privfair.aggregation import MODULI, ClientAggregator, FixedPoint
 from privfair.algorithms.registry import build_algorithm
+from privfair.arrays import FloatArray
 from privfair.clients.private_model import require_private_model
 from privfair.clients.task import TaskKind
 from privfair.config import Config
@@ -18,8 +19,9 @@ from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import Algorithm, FederatedOptimizer
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
-from privfair.privacy.planning import Planner, Workload
+from privfair.privacy.planning import Planner
 from privfair.privacy.refusals import require_private
+from privfair.privacy.workload import Workload
 from privfair.replica import Replica
 from privfair.round import Plan
 
@@ -57,7 +59,6 @@ class Parts:
         if config.privacy.enabled:
             require_private(config, algorithm, schema.task)
             planner = _planner(config, plan, cells, schema, clients)
-            planner.require_plannable()
         return Parts(
             config=config,
             schema=schema,
@@ -79,11 +80,15 @@ class Parts:
             require_private_model(module, features)
         return FlatModel(module)
 
-    def replica(self, model: FlatModel, aggregator: ClientAggregator) -> Replica:
-        """The shared model before the first round, for those who may open sums."""
+    def contribution_size(self, parameters: int) -> int:
+        """How many numbers a contribution has, for a model of so many parameters."""
+        return parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots)
+
+    def replica(self, parameters: FloatArray, aggregator: ClientAggregator) -> Replica:
+        """The shared model before the first round, with its initial parameters, for those who may open sums."""
         f = self.config.federation
         return Replica(
-            model.parameters(),
+            parameters,
             self.optimizer,
             aggregator,
             snapshots=self.algorithm.snapshots,

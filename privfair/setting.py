@@ -87,7 +87,7 @@ def build(
     parts = Parts.of(config, schema, len(holders), notion)
     cells, planner, model = parts.cells, parts.planner, parts.model()
     client_side, adder = aggregators(config.scheme, _keys(config, credentials), fixed_point=parts.fixed_point)
-    replica = parts.replica(model, client_side)
+    replica = parts.replica(model.parameters(), client_side)
     clients = [
         Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k))
         for k, holder in enumerate(holders)
@@ -99,6 +99,7 @@ def build(
         require_no_budget(config, federation)
     else:
         require_separate(cells.notion, federation)
+        planner.require_plannable()
         books = Books.open(config, federation, credentials.run, ledger_id=credentials.ledger_id)
         credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
         private = PrivateSide(planner, books, books.desk(clients, cells, schema, planner.adjacency, config))
