@@ -102,9 +102,9 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     """(state, history, seconds so far, final evaluation): of a checkpoint, or of a new run."""
     checkpoint = directory.read_checkpoint() if directory else None
     if checkpoint is None:
-        _require_room(setting, None)
+        require_room(setting, None)
         state = begin(setting.server)
-        _require_room(setting, state)
+        require_room(setting, state)
         history = [_evaluate(setting, state)]
         if directory:  # the terms are settled once
             directory.write_checkpoint(_checkpoint(setting, state, history, 0.0))
@@ -127,7 +127,7 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     return state, list(checkpoint.history), checkpoint.seconds, checkpoint.released
 
 
-def _require_room(setting: Setting, state: ServerState | None) -> None:
+def require_room(setting: Setting, state: ServerState | None) -> None:
     """Nothing, if the whole run fits into its data's budget; before counts (no state yet) as far as it is known."""
     if setting.private is None or not setting.private.books.budgeted:
         return
@@ -143,12 +143,16 @@ def _require_room(setting: Setting, state: ServerState | None) -> None:
 
 
 def _evaluate(setting: Setting, state: ServerState) -> Row:
-    """One line of the history; only the round where exact figures are not allowed."""
     setting.replica.at(state.model)
+    return evaluated(setting, state.round)
+
+
+def evaluated(setting: Setting, round_number: int) -> Row:
+    """One line of the history, for the replica's present model; only the round where exact figures are not allowed."""
     if setting.evaluator is None:
-        return {"round": state.round}
+        return {"round": round_number}
     setting.model.load(setting.replica.result)
-    return setting.evaluator.row(state.round)
+    return setting.evaluator.row(round_number)
 
 
 def _checkpoint(setting: Setting, state: ServerState, history: list[Row], seconds: float) -> Checkpoint:

@@ -130,7 +130,7 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
     if terms.updates is not None:
         u = terms.updates
         found["updates"] = {
-            "mechanism": f"gaussian (DP-SGD, {'Opacus' if engine == 'local' else f'{engine} engine'})",
+            "mechanism": f"gaussian (DP-SGD, {'stacked engine' if engine == 'stacked' else 'Opacus'})",
             "noise_multiplier": u.noise_multiplier,
             "max_grad_norm": u.max_grad_norm,
             "sampling_rate": u.sampling_rate,

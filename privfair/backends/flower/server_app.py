@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accountant.errors import InputError, Refused
-from privfair.backends.flower.link import GridLink
+from privfair.backends.flower.link import POLL, GridLink
 from privfair.config import Config
 from privfair.deployment.coordinator import coordinator, write_results
 from privfair.storage import write_json
@@ -25,10 +25,10 @@ def main(grid: Grid, context: Context) -> None:
     serve(grid, Path(str(context.run_config["config"])), Path(str(context.run_config["out"])))
 
 
-def serve(grid: Grid, config: Path, out: Path) -> None:
-    """The run of this configuration, in this folder."""
+def serve(grid: Grid, config: Path, out: Path, *, poll: float = POLL) -> None:
+    """The run of this configuration, in this folder; `poll`: seconds between two looks for replies."""
     try:
-        found = coordinator(Config.read(config), out, GridLink(grid))
+        found = coordinator(Config.read(config), out, GridLink(grid, poll=poll))
         write_results(found, found.run())
     except InputError as error:
         about = {"name": error.name, "rule": error.rule, "found": str(error.found), "remedy": error.remedy}
