@@ -39,7 +39,7 @@ def test_keys_are_their_owners_alone_and_pairs_belong_together(tmp_path: Path) -
 
 
 def test_the_guard_stands_before_every_program_a_supernode_may_start(tmp_path: Path) -> None:
-    folder = guard.write_guard(tmp_path / "bin")
+    folder = guard.write_guard(tmp_path / "bin", tmp_path / "socket")
     assert {program.name for program in folder.iterdir()} == set(TASK_TYPE_TO_COMMAND.values())
     for program in folder.iterdir():
         if program.name != guard.CLIENT:
@@ -74,7 +74,7 @@ def test_a_holder_tells_its_node_its_name_its_configuration_and_its_folder(tmp_p
     told = f'client="north" config="{tmp_path / "north.toml"}" folder="{tmp_path / "state"}"'
     assert words[words.index("--node-config") + 1] == told
     assert "--insecure" not in words
-    assert north.environment()["PATH"].startswith(str(tmp_path / "state" / "flower" / "bin"))
+    assert north.environment(tmp_path / "socket")["PATH"].startswith(str(tmp_path / "state" / "flower" / "bin"))
 
 
 def test_a_holder_refuses_what_cannot_work(tmp_path: Path) -> None:

@@ -15,18 +15,19 @@ from pathlib import Path
 from accountant.errors import Refused
 
 CLIENT = "flwr-clientapp"
+HAND_OVER = Path(__file__).with_name("hand_over.py")
 LOADER = "get_load_client_app_fn"
 
 
-def write_guard(folder: Path) -> Path:
-    """The folder, with a program for every name a SuperNode may start."""
+def write_guard(folder: Path, door: Path) -> Path:
+    """The folder, with a program for every name a SuperNode may start; `door`: the socket of `warm.serve`."""
     from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
     folder.mkdir(parents=True, exist_ok=True)
+    answer = "exec " + shlex.join([sys.executable, "-I", str(HAND_OVER), str(door), __name__]) + ' "$@"'
     for name in TASK_TYPE_TO_COMMAND.values():
-        body = f'exec {shlex.quote(sys.executable)} -P -m {__name__} "$@"' if name == CLIENT else _refusal(name)
         program = folder / name
-        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.write_text(f"#!/bin/sh\n{answer if name == CLIENT else _refusal(name)}\n")
         program.chmod(0o755)
     return folder
 

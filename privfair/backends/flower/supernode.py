@@ -13,8 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -66,10 +67,10 @@ class SuperNode:
             *("--host", LOOPBACK, "--port", str(free_port())),
         ]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, door: Path) -> dict[str, str]:
         """Its environment: a home in the holder's folder, the guard first in the search path."""
         home = self.folder / "flower"
-        return environment(home, write_guard(home / "bin"))
+        return environment(home, write_guard(home / "bin", door))
 
 
 def free_port() -> int:
@@ -91,15 +92,26 @@ def serve(supernode: SuperNode) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
-    env = supernode.environment()
-    while not ended.is_set():
-        node = subprocess.Popen(supernode.command(), env=env)
-        if ended.is_set():  # told to end while it was being started
-            node.terminate()
-        code = node.wait()
-        if not ended.is_set():
-            print(f"privfair: {_reason(code)} Trying again in {PAUSE:g} s.", file=sys.stderr, flush=True)
-            ended.wait(PAUSE)
+    with tempfile.TemporaryDirectory(prefix="privfair-") as folder:  # a socket's path must be short
+        env = supernode.environment(Path(folder) / "socket")
+        with _warm(Path(folder) / "socket", env):
+            while not ended.is_set():
+                node = subprocess.Popen(supernode.command(), env=env)
+                if ended.is_set():  # told to end while it was being started
+                    node.terminate()
+                code = node.wait()
+                if not ended.is_set():
+                    print(f"privfair: {_reason(code)} Trying again in {PAUSE:g} s.", file=sys.stderr, flush=True)
+                    ended.wait(PAUSE)
+
+
+def _warm(path: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The process that answers at a socket, which takes calls from now on; its input ends with this process."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        words = [sys.executable, "-P", "-m", "privfair.backends.flower.warm", str(listener.fileno())]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=dict(env))
 
 
 def _reason(code: int) -> str:
