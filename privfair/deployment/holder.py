@@ -249,7 +249,7 @@ class Holder:
         work.keep()  # before anything is released: the same request again gets the same answer, another one none
         if work.desk:
             message = work.desk.answer(request, work.client.respond)
-            if number:
+            if number is not None and number >= 2:
                 work.desk.forget(number - 2)
         else:
             message = work.memory.answers[place] if told else encode(work.client.respond(request))

@@ -34,8 +34,8 @@ from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, la
 from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
 from privfair.privacy.by_pld import by_pld, calibrated_factor
-from privfair.privacy.workload import Sampling, Workload
 from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
+from privfair.privacy.workload import Sampling, Workload
 from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
