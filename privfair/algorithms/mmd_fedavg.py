@@ -77,7 +77,7 @@ class MmdFedAvg(Plain):
             quotas = random_quotas(cells, self.samples, stream(self.seed, "quotas", number))
         else:
             quotas = largest_remainder_quotas(cells, self.samples)
-        return {k: ScoresRequest(number, state.model, quotas[k]) for k in range(state.clients)}
+        return {k: ScoresRequest(number, state.model, quotas[k]) for k in range(state.clients) if quotas[k].any()}
 
     def _pooled(self, terms: Terms, number: int, replies: Mapping[int, Scores]) -> Pooled:
         """The scores of those who answered: exact ones alike, noisy ones weighed by released counts and shuffled."""

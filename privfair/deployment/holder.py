@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.aggregation import ClientAggregator, ClientKeys, load_client, plain_keys
+from privfair.aggregation import ClientAggregator, ClientKeys, TooNoisy, load_client, plain_keys
 from privfair.attendance import singles
 from privfair.clients.client import Client
 from privfair.config import Config
@@ -111,9 +111,9 @@ class Holder:
             return refusal(str(wanted), code=wanted.code, sums=self._sums(message))
         except Refused as reason:
             return refusal(str(reason))
-        except Exception as error:  # noqa: BLE001 - its text may depend on records: it stays here
+        except Exception:  # noqa: BLE001 - what it is may depend on records: it stays here
             traceback.print_exc(file=sys.stderr)
-            return refusal(f"It could not answer ({type(error).__name__}); its own log says why.")
+            return refusal("It could not answer; its own log says why.")
 
     # ---- hello
 
@@ -161,7 +161,7 @@ class Holder:
         with ExitStack() as stack:
             work = self._work(run, stack)
             self._agree(work, message)
-            self._catch_up(work.replica, read_sums(message))
+            self._catch_up(work, read_sums(message))
             requests = byte_parts(message, "request")
             asked = decode_request(requests[0]) if len(requests) == 1 else None
             if asked is None:
@@ -223,11 +223,22 @@ class Holder:
         work.memory = replace(work.memory, terms=terms)
         work.keep()
 
-    def _catch_up(self, replica: Replica, sums: list[Sealed]) -> None:
-        """Open the sums of rounds that this holder has not seen."""
+    def _catch_up(self, work: _Work, sums: list[Sealed]) -> None:
+        """Open the sums of rounds that this holder has not seen.
+
+        Whoever could send many sums and learn which of them open would learn about the key (the schemes are not made
+        for that): after one that does not, this holder has left the run.
+        """
+        if work.memory.left:
+            raise Declined("This data holder has left the run: a sum could not be opened.")
         for one in sums:
-            if one.round == replica.round + 1:
-                replica.at(one)
+            if one.round == work.replica.round + 1:
+                try:
+                    work.replica.at(one)
+                except TooNoisy:
+                    work.memory = replace(work.memory, left=True)
+                    work.keep()
+                    raise Declined("This data holder has left the run: a sum could not be opened.") from None
 
     def _answer(self, work: _Work, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
@@ -287,14 +298,14 @@ class Holder:
     # ---- the end
 
     def _end(self, run: str, message: Envelope) -> Envelope:
-        """Open the last sums and write the model into the run's folder."""
+        """Open the last sums; write the model, and what was released, into the run's folder."""
         from safetensors.torch import save
 
-        from privfair.storage import write_bytes
+        from privfair.storage import write_bytes, write_json
 
         with ExitStack() as stack:
             work = self._work(run, stack)
-            self._catch_up(work.replica, read_sums(message))
+            self._catch_up(work, read_sums(message))
             work.keep()
             result = work.replica.result
             if self.config.scheme == "plain":
@@ -306,6 +317,8 @@ class Holder:
             self._model.load(result)
             state = {name: tensor.detach().clone() for name, tensor in self._model.module.state_dict().items()}
             write_bytes(work.folder / "model.safetensors", save(state))
+            if work.desk and work.memory.terms is not None:
+                write_json(work.folder / "privacy.json", work.desk.statement(work.memory.terms))
             return sealed("ended", run, sums=work.replica.round)
 
     # ---- parts

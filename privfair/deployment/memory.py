@@ -35,6 +35,7 @@ class Remembered:
     replica: Memory | None = None
     control: FloatArray | None = None
     counts: bytes | None = None
+    left: bool = False  # whether the holder has left the run for good
     asked: dict[str, str] = field(default_factory=dict)
     answers: dict[str, bytes] = field(default_factory=dict)
 
@@ -61,6 +62,7 @@ def read(folder: Path) -> Remembered | None:
         replica=part("replica/") or None,
         control=arrays.get("control"),
         counts=arrays["counts"].tobytes() if "counts" in arrays else None,
+        left=about["left"],
         asked=about["asked"],
         answers={place: array.tobytes() for place, array in part("answer/").items()},
     )
@@ -72,6 +74,7 @@ def write(folder: Path, memory: Remembered) -> None:
         "ledger_id": memory.ledger_id,
         "rows": memory.rows,
         "terms": memory.terms and memory.terms.to_json(),
+        "left": memory.left,
         "asked": memory.asked,
     }
     arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}

@@ -30,6 +30,7 @@ from privfair.terms import Terms
 from privfair.wire import decode
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
+PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
 
 
 class Link(Protocol):
@@ -59,9 +60,12 @@ Check = Callable[[str, Request, Reply], Reply]  # (client, request, reply) -> th
 class Remote:
     """Clients by name, wherever they are. A node speaks for the client whose name its owner gave it."""
 
-    def __init__(self, link: Link, names: Sequence[str], *, run: str, plan: str, sums: Sums, deadline: float) -> None:
-        """Nobody is known yet: see `gather`."""
-        self._link, self._names, self._sums, self._deadline = link, list(names), sums, deadline
+    def __init__(
+        self, link: Link, names: Sequence[str], *, run: str, plan: str, sums: Sums, deadline: float, wait: float
+    ) -> None:
+        """Nobody is known yet: see `gather`. `deadline`: seconds for an answer; `wait`: for an introduction."""
+        self._link, self._names, self._sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
+        self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer
         self._run, self._plan = run, plan
         self._known: dict[str, Node] = {}
         self._turned_away: dict[int, str] = {}  # nodes whose hello was answered with a refusal, and why
@@ -77,11 +81,13 @@ class Remote:
 
     # ---- who is there
 
-    def gather(self, least: int, wait: float) -> str:
+    def gather(self, least: int) -> str:
         """Wait for everybody, or, when time is up, for the least number that may begin; the schema that they share."""
+        wait = self._wait
         end = time.monotonic() + wait
         schemas: dict[str, str] = {}
         while True:
+            self._not_before.clear()
             schemas |= self._greet(schema=None)
             if len(self._known) == self.clients or (time.monotonic() > end and len(self._known) >= max(1, least)):
                 break
@@ -100,14 +106,16 @@ class Remote:
         """Say hello to every node that is not known; the schemas of those who are now."""
         there = self._link.nodes()
         known = {node.id for node in self._known.values()}
-        new = sorted(there - known - self._turned_away.keys())
+        now = time.monotonic()
+        new = sorted(n for n in there - known - self._turned_away.keys() if now >= self._not_before.get(n, now))
         if not new:
             return {}
         hello = sealed("hello", self._run, plan=self._plan)
         found: dict[str, str] = {}
-        for node, answer in self._link.exchange(dict.fromkeys(new, hello), self._deadline).items():
-            if isinstance(answer, str):
-                continue  # not there after all; it is asked again next time
+        for node, answer in self._link.exchange(dict.fromkeys(new, hello), self._wait).items():
+            if isinstance(answer, str):  # not there after all: those who are must not wait for it again and again
+                self._not_before[node] = time.monotonic() + PATIENCE * self._wait
+                continue
             try:
                 if require_kind(answer, "here", "refused") == "refused":
                     raise InputError("data holder", f"refused: {text(answer, 'reason')}", node)

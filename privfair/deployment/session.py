@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from accountant.errors import Refused
 from privfair.config import Config
@@ -14,10 +16,11 @@ from privfair.messages import Reply, Request, Sealed
 from privfair.parts import Parts
 from privfair.privacy.books import Books, cell_labels
 from privfair.privacy.desk import Desk
-from privfair.privacy.forecast import count_spends, planned_spends
+from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
 from privfair.privacy.pricing import PREDICTIONS, UPDATES, PriceList
+from privfair.privacy.statement import account, noise
 from privfair.terms import Terms
-from privfair.wire import decode, encode
+from privfair.wire import encode
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,35 @@ class Session:
             if found:
                 self.books.ledger.discard_message(*(reservation.token for reservation in found))
 
-    def counts(self) -> Reply | None:
-        """The counts that were told, as far as their message is still stored."""
-        for reservation in self.books.ledger.reservations(
-            run=self.books.run, client=self.price.client, channel="counts"
-        ):
-            message = reservation.message()
-            if message is not None:
-                return decode(message)
-        return None
+    def statement(self, terms: Terms) -> dict[str, Any]:
+        """What this holder released in the run, and what bounds it: the plan, as long as nothing went beyond it."""
+        planner, ledger, config = self.parts.planner, self.books.ledger, self.parts.config
+        mine = [s for _, s in ledger.spends(run=self.books.run) if s.client == self.price.client]
+        prices, rounds = {self.me: self.price}, config.federation.rounds
+        beyond = beyond_plan(mine, terms, self.parts.plan, rounds, prices, config.privacy.retries)
+        claim, head = terms.claim, ledger.head()
+        bound = {} if claim is None or beyond else {m: getattr(claim, m) for m in ("rdp", "pld")}
+        spent = {} if planner is None else account(mine, planner.adjacency).by_channel(config.privacy.delta)
+        return {
+            "client": self.price.client,
+            "epsilon": {method: _finite(value) for method, value in bound.items()},
+            "epsilon_of": "plan",
+            "delta": config.privacy.delta,
+            "adjacency": None if planner is None else str(planner.adjacency),
+            "seeded": self.books.seeded,
+            "beyond_plan": beyond,
+            "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
+            "noise": noise(terms, config.run.engine),
+            "ledger": {
+                "url": ledger.url,
+                "id": ledger.ledger_id,
+                "dataset": self.books.dataset,
+                "run": self.books.run,
+                "rows": len(mine),
+                "head": head.hash,
+                "head_row": head.sequence,
+            },
+        }
 
 
 @contextmanager
@@ -101,3 +124,7 @@ def session(
         yield found
     finally:
         books.ledger.close()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

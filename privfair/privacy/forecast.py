@@ -55,13 +55,19 @@ def planned_spends(
     return spends
 
 
-def count_spends(terms: Terms, prices: Sequence[PriceList]) -> list[Spend]:
+def count_spends(terms: Terms, prices: Sequence[PriceList] | Mapping[int, PriceList]) -> list[Spend]:
     """The rows of the counts."""
-    return [spend for price in prices for spend in price.spends(CountsRequest(terms.counting))]
+    everyone = prices.values() if isinstance(prices, Mapping) else prices
+    return [spend for price in everyone for spend in price.spends(CountsRequest(terms.counting))]
 
 
 def beyond_plan(
-    released: Iterable[Spend], terms: Terms, plan: Plan, rounds: int, prices: Sequence[PriceList], retries: int
+    released: Iterable[Spend],
+    terms: Terms,
+    plan: Plan,
+    rounds: int,
+    prices: Sequence[PriceList] | Mapping[int, PriceList],
+    retries: int,
 ) -> list[str]:
     """Client and channel of what was released more often than planned, or not planned at all."""
     allowed: Counter[Kind] = Counter()
