@@ -14,7 +14,8 @@ import numpy as np
 import tomli_w
 from safetensors.numpy import load_file
 
-from accountant import Ledger
+from accountant import Ledger, epsilon
+from accountant.audit import audit
 from privfair.aggregation import new_keys
 from privfair.backends.flower.launch import Federation, Node, wait
 
@@ -50,7 +51,7 @@ class Trial:
         return [self.node(name) for name in self.names]
 
     def log(self, name: str) -> str:
-        path = self.logs / f"node-{name}.log"
+        path = self.logs / f"node-{self.names.index(name):03d}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def metrics(self) -> dict[str, Any]:
@@ -120,3 +121,47 @@ def once(*places: tuple[str, int | None]) -> Counter[tuple[str, int | None]]:
 def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
     """Whether two models are the same to the last bit."""
     return one.keys() == other.keys() and all(one[key].tobytes() == other[key].tobytes() for key in one)
+
+
+def paid(made: Trial, name: str) -> Counter[tuple[str, int | None]]:
+    """As `releases`, while the run goes on; nothing if there is no ledger yet."""
+    return releases(made, name) if (made.folder / name / "ledger.sqlite").exists() else Counter()
+
+
+@dataclass
+class Step:
+    """Something to do once, when its time has come."""
+
+    when: Callable[[], bool]
+    what: Callable[[], None]
+    done: bool = False
+
+
+def in_order(*steps: Step) -> Callable[[], None]:
+    """To be called again and again: does each step when its time has come and those before it are done."""
+
+    def look() -> None:
+        step = next((step for step in steps if not step.done), None)
+        if step is not None and step.when():
+            step.done = True
+            step.what()
+
+    return look
+
+
+def spent(made: Trial, name: str, delta: float = 1e-5) -> float:
+    """ε (by Rényi divergences) of everything in a data holder's ledger, for a record of its worst group."""
+    with Ledger(made.ledger(name)) as ledger:
+        (dataset,) = (state.name for state in ledger.datasets())
+        spends = [spend for run in ledger.runs(dataset) for _, spend in ledger.spends(run=run)]
+        report = audit(ledger, pld=False)
+    assert report.verified
+    groups = {spend.group for spend in spends if spend.group} or {""}
+    return max(
+        epsilon(
+            [spend.event for spend in spends for _ in range(spend.count) if spend.group in ("", group)],
+            delta=delta,
+            method="rdp",
+        )
+        for group in groups
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import socket
 import subprocess
@@ -64,6 +63,8 @@ class Federation:
         self.processes = Processes(logs)
         self.port = free_port()
         self.keys: dict[str, Path] = {}
+        self._numbers: dict[str, int] = {}
+        self.executor: subprocess.Popen[bytes] | None = None
         self._stack = ExitStack()
 
     @property
@@ -78,10 +79,7 @@ class Federation:
             stack.enter_context(self.processes)
             self._write_files()
             self.start_link()
-            command = [program("flower-superexec"), "--runtime-api-address", self.address]
-            command += ["--root-certificates", str(self.certificates.authority)]
-            command += ["--superexec-auth-secret-file", str(self.folder / "secret")]
-            self.executor = self.processes.start("executor", command, self._environment())
+            self.start_executor()
             self._stack = stack.pop_all()
         return self
 
@@ -118,15 +116,21 @@ class Federation:
                 raise Refused(f"The SuperLink did not start within {START:g} s. What it said is in {self.logs}.")
             time.sleep(0.1)
 
+    def start_executor(self) -> None:
+        """Start the program that runs the server's app."""
+        command = [program("flower-superexec"), "--runtime-api-address", self.address]
+        command += ["--root-certificates", str(self.certificates.authority)]
+        command += ["--superexec-auth-secret-file", str(self.folder / "secret")]
+        self.executor = self.processes.start("executor", command, self._environment())
+
     def _listens(self) -> bool:
         with socket.socket() as caller:
             return caller.connect_ex((LOOPBACK, self.port)) == 0
 
     def check(self) -> None:
         """`Refused` when the SuperLink or the program that runs the server's app has ended."""
-        named = {"link": self.link, "executor": getattr(self, "executor", self.link)}
-        for name, process in named.items():
-            if process.poll() is not None:
+        for name, process in (("link", self.link), ("executor", self.executor)):
+            if process is not None and process.poll() is not None:
                 last = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()[-5:]
                 raise Refused(f"Flower's {name} has ended (code {process.returncode}): " + " ".join(last))
 
@@ -142,11 +146,11 @@ class Federation:
         command += ["--root-certificates", str(self.certificates.authority)]
         command += ["--key", str(key or self.keys[node.client]), "--client", node.client]
         command += ["--config", str(node.config), "--folder", str(node.folder)]
-        return self.processes.start(self.log_name(node), command, self._environment())
+        return self.processes.start(self.log_name(node.client), command, self._environment())
 
-    def log_name(self, node: Node) -> str:
-        """The name of a data holder's log, without what a file name cannot hold."""
-        return "node-" + re.sub(r"[^A-Za-z0-9_.-]", "_", node.client)
+    def log_name(self, client: str) -> str:
+        """The name of a data holder's log: by its number, since its name may hold what a file name cannot."""
+        return f"node-{self._numbers.setdefault(client, len(self._numbers)):03d}"
 
     def nodes(self) -> int:
         """How many SuperNodes are present."""
