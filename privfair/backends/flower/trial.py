@@ -19,6 +19,8 @@ import tomli_w
 from accountant.errors import InputError
 from accountant.storage import absolute_url, ledger_url
 from privfair.backends.flower.federation import Node
+from privfair.backends.flower.launch import run_federation
+from privfair.backends.flower.simulation import simulate
 from privfair.deployment.coordinator import ROUNDS, RUN
 from privfair.deployment.sums import Sums
 from privfair.evaluation import Row
@@ -47,15 +49,8 @@ def run_trial(
             require_room(setting, None)
         if not (files.server / "metrics.json").is_file():
             (files.server / "error.json").unlink(missing_ok=True)
-            if setting.config.run.engine == "flower-simulation":
-                from privfair.backends.flower.simulation import simulate
-
-                simulate(files.config, files.server, files.nodes)
-            else:
-                from privfair.backends.flower.launch import run_federation
-
-                logs = folder / "logs"
-                run_federation(files.config, files.server, files.nodes, logs=logs, watch=follower.look)
+            carry_out = simulate if setting.config.run.engine == "flower-simulation" else run_federation
+            carry_out(files.config, files.server, files.nodes, logs=folder / "logs", watch=follower.look)
         follower.look()
         return follower.outcome()
 
