@@ -14,7 +14,7 @@ import numpy as np
 import tomli_w
 from safetensors.numpy import load_file
 
-from accountant import Ledger, epsilon
+from accountant import InputError, Ledger, LedgerBroken, epsilon
 from accountant.audit import audit
 from privfair.aggregation import new_keys
 from privfair.backends.flower.launch import Federation, Node, wait
@@ -102,15 +102,14 @@ def finish(federation: Federation, made: Trial, watch: Callable[[], None] = lamb
 
 def releases(made: Trial, name: str) -> Counter[tuple[str, int | None]]:
     """How often a data holder paid for a release, by channel and round: one reservation is one release."""
-    with Ledger(made.ledger(name)) as ledger:
-        (dataset,) = (state.name for state in ledger.datasets())
-        found = Counter[tuple[str, int | None]]()
-        for run in ledger.runs(dataset):
-            tokens: dict[str, tuple[str, int | None]] = {}
-            for token, spend in ledger.spends(run=run):
-                tokens[token] = (spend.channel, spend.round)
-            found.update(tokens.values())
-        return found
+    with Ledger(made.ledger(name), create=False) as ledger:
+        tokens = {
+            token: (spend.channel, spend.round)
+            for dataset in ledger.datasets()
+            for run in ledger.runs(dataset.name)
+            for token, spend in ledger.spends(run=run)
+        }
+    return Counter(tokens.values())
 
 
 def once(*places: tuple[str, int | None]) -> Counter[tuple[str, int | None]]:
@@ -124,8 +123,11 @@ def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool
 
 
 def paid(made: Trial, name: str) -> Counter[tuple[str, int | None]]:
-    """As `releases`, while the run goes on; nothing if there is no ledger yet."""
-    return releases(made, name) if (made.folder / name / "ledger.sqlite").exists() else Counter()
+    """As `releases`, while the run goes on; nothing as long as there is no ledger."""
+    try:
+        return releases(made, name)
+    except (InputError, LedgerBroken):  # not there yet, or being made just now
+        return Counter()
 
 
 @dataclass
