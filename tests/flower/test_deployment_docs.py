@@ -84,6 +84,7 @@ class Follower:
         """The text as it is for this party on this machine."""
         text = text.replace("fair.example:8443", f"127.0.0.1:{self.gate}").replace("--port 8443", f"--port {self.gate}")
         text = text.replace("127.0.0.1:8000", f"127.0.0.1:{self.link}").replace("--port 8000", f"--port {self.link}")
+        text = text.replace("/srv/fair", str(self.folder / "server"))
         return text.replace("--host 0.0.0.0", "--host 127.0.0.1").replace("--client north", f"--client {party}")
 
     def deliver(self) -> None:
