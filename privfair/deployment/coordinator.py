@@ -20,10 +20,11 @@ from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.plan import holders, schema_from_json, shared_plan
 from privfair.deployment.remote import Link, Remote
 from privfair.deployment.sums import Recorded, Sums
+from privfair.fairness.released import released_figures
 from privfair.interfaces import Absence, ServerState, answered
 from privfair.messages import EvaluateRequest, Evaluation, Parameters, Reply, Request, Sealed, TrainRequest, Update
-from privfair.metering import Metered
 from privfair.parts import Parts
+from privfair.randomness import stream
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
 from privfair.round import Keeper, KeptByClients, KeptByServer, Server, begin, run_round
@@ -46,7 +47,6 @@ class Coordinator:
     folder: RunDirectory
     parts: Parts
     remote: Remote
-    backend: Metered
     server: Server
     recorded: Recorded
     replica: Replica | None  # None: the model is the clients' secret
@@ -78,7 +78,7 @@ class Coordinator:
             return state, ()
         model = state.model if self.replica is None else Parameters(self.replica.result)
         request, everyone = EvaluateRequest(model, noise), range(state.clients)
-        roll = Roll(self.backend.exchange, None)
+        roll = Roll(self.remote.exchange, None)
         found = tuple(answered(Evaluation, everyone, roll.ask(everyone, lambda _: request)).values())
         return replace(state, absent=(*state.absent, *roll.absent)), found
 
@@ -90,8 +90,9 @@ class Coordinator:
         else:
             self.replica.restore({n: v for n, v in checkpoint.replica.items() if n != "sums"})
             model = self.replica.message()
-        self.backend.restore({}, checkpoint.bytes_up, checkpoint.bytes_down)
-        self.backend.agreed(checkpoint.terms)
+        self.remote.bytes_up += checkpoint.bytes_up
+        self.remote.bytes_down += checkpoint.bytes_down
+        self.remote.agreed(checkpoint.terms)
         return ServerState(
             checkpoint.round, model, checkpoint.terms, checkpoint.algorithm, checkpoint.uncounted, checkpoint.absent
         )
@@ -108,8 +109,8 @@ class Coordinator:
                 replica={**kept, "sums": np.array([self.recorded.count])},
                 client_state={},
                 history=(),
-                bytes_up=self.backend.bytes_up,
-                bytes_down=self.backend.bytes_down,
+                bytes_up=self.remote.bytes_up,
+                bytes_down=self.remote.bytes_down,
                 seconds=seconds,
                 released=released,
                 uncounted=state.uncounted,
@@ -131,6 +132,8 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     remote = Remote(link, names, run=run, plan=plan, sums=sums, deadline=config.run.deadline, wait=config.run.wait)
     schema = schema_from_json(remote.gather(config.run.min_clients or len(names)))
     parts = Parts.of(config, schema, len(names))
+    if parts.planner is not None:
+        parts.planner.require_plannable()  # before counts: a wrong key must not cost anything
     model = parts.model()
     adder = ServerAggregator(keys, parts.fixed_point)
     replica: Replica | None = None
@@ -143,9 +146,8 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     size = parts.contribution_size(model.parameters().size)
     check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size)
     remote.check = _Check(check, adder, replica)
-    backend = Metered(remote)
-    server = Server(backend, parts.algorithm, parts.optimizer, parts.plan, adder, recorded, negotiator_of(parts))
-    return Coordinator(config, RunDirectory(folder), parts, remote, backend, server, recorded, replica)
+    server = Server(remote, parts.algorithm, parts.optimizer, parts.plan, adder, recorded, negotiator_of(parts))
+    return Coordinator(config, RunDirectory(folder), parts, remote, server, recorded, replica)
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,16 @@ def write_results(coordinator: Coordinator, state: ServerState) -> dict[str, Any
         weights = {name: tensor.detach().clone() for name, tensor in model.module.state_dict().items()}
         write_bytes(path / "model.safetensors", save(weights))
     checkpoint = coordinator.folder.read_checkpoint()
+    noise, figures = state.terms.evaluation, None
+    if checkpoint is not None and checkpoint.released and noise is not None:
+        tables = [evaluation.confusion for evaluation in checkpoint.released]
+        figures = released_figures(tables, coordinator.parts.schema, noise, stream(config.run.seed, "released"))
     metrics = {
         "rounds": state.round,
+        "released": figures,  # accuracy and unfairness, where the plan has them told (privacy.evaluation)
         "clients": {name: {"released": int(n)} for name, n in zip(names, state.terms.records, strict=True)},
         "absent": [{**vars(absence), "client": names[absence.client]} for absence in state.absent],
-        "bytes": {"up": coordinator.backend.bytes_up, "down": coordinator.backend.bytes_down},
+        "bytes": {"up": coordinator.remote.bytes_up, "down": coordinator.remote.bytes_down},
         "seconds": {"total": None if checkpoint is None else checkpoint.seconds},
         "aggregation": {"scheme": config.scheme},
         "privacy": {
@@ -223,4 +230,6 @@ def write_results(coordinator: Coordinator, state: ServerState) -> dict[str, Any
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if np.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
     return {key: _finite(inner) for key, inner in value.items()} if isinstance(value, dict) else value

@@ -49,6 +49,8 @@ from privfair.wire import decode, encode
 
 RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 CHANNELS = {"CountsRequest": "counts", "ScoresRequest": "predictions", "TrainRequest": "updates"}
+UNOPENED = "This data holder has left the run: a sum could not be opened."
+OVER = "The run is over."
 
 
 class _Curable(Refused):
@@ -110,10 +112,10 @@ class Holder:
         except _Curable as wanted:
             return refusal(str(wanted), code=wanted.code, sums=self._sums(message))
         except Refused as reason:
-            return refusal(str(reason))
+            return refusal(str(reason), sums=self._sums(message))
         except Exception:  # noqa: BLE001 - what it is may depend on records: it stays here
             traceback.print_exc(file=sys.stderr)
-            return refusal("It could not answer; its own log says why.")
+            return refusal("It could not answer; its own log says why.", sums=self._sums(message))
 
     # ---- hello
 
@@ -160,6 +162,8 @@ class Holder:
     def _order(self, run: str, message: Envelope) -> Envelope:
         with ExitStack() as stack:
             work = self._work(run, stack)
+            if work.memory.left:
+                raise Declined(work.memory.left)
             self._agree(work, message)
             self._catch_up(work, read_sums(message))
             requests = byte_parts(message, "request")
@@ -207,7 +211,7 @@ class Holder:
         """Take the terms of the order, if they are those of the plan."""
         wanted, told = text(message, "terms_id"), text(message, "terms")
         known = "" if work.memory.terms is None else digest(terms_to_text(work.memory.terms))
-        if wanted == known:
+        if wanted in ("", known):  # none are named for counts, which come before them
             return
         if not told:
             raise _Curable(NO_TERMS, "These terms are not known here.")
@@ -229,16 +233,14 @@ class Holder:
         Whoever could send many sums and learn which of them open would learn about the key (the schemes are not made
         for that): after one that does not, this holder has left the run.
         """
-        if work.memory.left:
-            raise Declined("This data holder has left the run: a sum could not be opened.")
         for one in sums:
             if one.round == work.replica.round + 1:
                 try:
                     work.replica.at(one)
                 except TooNoisy:
-                    work.memory = replace(work.memory, left=True)
+                    work.memory = replace(work.memory, left=UNOPENED)
                     work.keep()
-                    raise Declined("This data holder has left the run: a sum could not be opened.") from None
+                    raise Declined(UNOPENED) from None
 
     def _answer(self, work: _Work, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
@@ -254,7 +256,7 @@ class Holder:
             raise Declined(f"The {channel} were told before, for a request of another content.")
         stored = work.desk.desk.stored(0, request) if work.desk else told
         if not stored:
-            self._require_turn(work.memory, channel, number)
+            self._require_turn(work, channel, number)
             self._require_model(work, request)
         work.memory = replace(work.memory, asked={**work.memory.asked, place: form})
         work.keep()  # before anything is released: the same request again gets the same answer, another one none
@@ -269,9 +271,11 @@ class Holder:
             work.memory = replace(work.memory, counts=message)
         return message
 
-    def _require_turn(self, memory: Remembered, channel: str, number: int | None) -> None:
-        """Nothing, unless a later round has been answered already."""
-        latest = _latest(memory, channel)
+    def _require_turn(self, work: _Work, channel: str, number: int | None) -> None:
+        """Nothing, unless a later round has been answered already, as the folder or the ledger tell."""
+        latest = _latest(work.memory, channel)
+        if work.desk:
+            latest = max([latest, *work.desk.rounds(channel)], key=lambda r: -1 if r is None else r)
         if number is not None and latest is not None and number < latest:
             raise Declined(f"Round {number} is over: round {latest} has been answered.")
 
@@ -305,7 +309,10 @@ class Holder:
 
         with ExitStack() as stack:
             work = self._work(run, stack)
+            if work.memory.left == UNOPENED:
+                raise Declined(UNOPENED)
             self._catch_up(work, read_sums(message))
+            work.memory = replace(work.memory, left=OVER)  # before stored answers are let go: none is made again
             work.keep()
             result = work.replica.result
             if self.config.scheme == "plain":
@@ -318,6 +325,8 @@ class Holder:
             state = {name: tensor.detach().clone() for name, tensor in self._model.module.state_dict().items()}
             write_bytes(work.folder / "model.safetensors", save(state))
             if work.desk and work.memory.terms is not None:
+                for number in range(max(0, self.config.federation.rounds - 2), self.config.federation.rounds):
+                    work.desk.forget(number)
                 write_json(work.folder / "privacy.json", work.desk.statement(work.memory.terms))
             return sealed("ended", run, sums=work.replica.round)
 

@@ -35,7 +35,7 @@ class Remembered:
     replica: Memory | None = None
     control: FloatArray | None = None
     counts: bytes | None = None
-    left: bool = False  # whether the holder has left the run for good
+    left: str = ""  # why the holder answers no more in this run, if so
     asked: dict[str, str] = field(default_factory=dict)
     answers: dict[str, bytes] = field(default_factory=dict)
 

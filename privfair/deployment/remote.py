@@ -25,6 +25,7 @@ from privfair.deployment.plan import digest, terms_to_text
 from privfair.deployment.sums import Sums
 from privfair.interfaces import Memory
 from privfair.messages import Answered, Asked, Bundle, BundleReply, CountsRequest, Missing, Reply, Request, Sealed
+from privfair.metering import size
 from privfair.request_wire import encode_request
 from privfair.terms import Terms
 from privfair.wire import decode
@@ -72,6 +73,7 @@ class Remote:
         self._reasons: dict[str, str] = {}  # of clients that refused
         self._terms, self._terms_id = "", ""
         self.schema: str | None = None
+        self.bytes_up = self.bytes_down = 0
         self.check: Check = lambda client, request, reply: reply
 
     @property
@@ -112,7 +114,7 @@ class Remote:
             return {}
         hello = sealed("hello", self._run, plan=self._plan)
         found: dict[str, str] = {}
-        for node, answer in self._link.exchange(dict.fromkeys(new, hello), self._wait).items():
+        for node, answer in self._carried(dict.fromkeys(new, hello), self._wait).items():
             if isinstance(answer, str):  # not there after all: those who are must not wait for it again and again
                 self._not_before[node] = time.monotonic() + PATIENCE * self._wait
                 continue
@@ -136,6 +138,13 @@ class Remote:
             raise InputError(f"data holder {name}", "must be one node", "a second one")
         self._known[name] = Node(node, sums)
 
+    def _carried(self, messages: Mapping[int, Envelope], deadline: float) -> dict[int, Mapping[str, Value] | str]:
+        """What the link brings back; the bytes of what went and came are counted."""
+        found = self._link.exchange(messages, deadline) if messages else {}
+        self.bytes_down += sum(size(message) for message in messages.values())
+        self.bytes_up += sum(size(answer) for answer in found.values() if not isinstance(answer, str))
+        return found
+
     # ---- exchanges
 
     def agreed(self, terms: Terms) -> None:
@@ -152,10 +161,10 @@ class Remote:
         started = time.monotonic()
         for _ in range(2):  # once more for those who lack something that the server can send
             left = max(1.0, self._deadline - (time.monotonic() - started))
-            answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left, answers)
+            answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left)
         return [answers.get(k, Missing(k, "It did not have what it needed.")) for k in clients]
 
-    def _sent(self, asked: Mapping[int, Asked], left: float, before: Mapping[int, Answered]) -> dict[int, Answered]:
+    def _sent(self, asked: Mapping[int, Asked], left: float) -> dict[int, Answered]:
         """The answers to orders; without those whose refusal can be cured."""
         there = self._link.nodes() if asked else set()
         answers: dict[int, Answered] = {}
@@ -168,7 +177,7 @@ class Remote:
                 answers[k] = Missing(k, self._reasons.get(self._names[k], away))
                 continue
             orders[node.id], client_of[node.id] = self._order(node, one), k
-        found = self._link.exchange(orders, left) if orders else {}
+        found = self._carried(orders, left)
         for id_, k in client_of.items():
             answer = self._read(k, asked[k], found.get(id_, "It did not answer in time."))
             if answer is not None:
@@ -177,10 +186,7 @@ class Remote:
 
     def _order(self, node: Node, asked: Asked) -> Envelope:
         """The message of a request: with the terms and the sums that the node does not have."""
-        counting = isinstance(asked, CountsRequest)
-        terms_id = "" if counting and not node.terms_id else self._terms_id
-        if counting:
-            terms_id = node.terms_id
+        terms_id = node.terms_id if isinstance(asked, CountsRequest) else self._terms_id  # counts come before terms
         missing = []
         model = next((s.model for s in singles(asked) if not isinstance(s, CountsRequest)), None)
         if isinstance(model, Sealed):
@@ -250,7 +256,7 @@ class Remote:
                 continue
             sums = [] if model else [s for s in map(self._sums.get, range(node.sums + 1, count + 1)) if s is not None]
             messages[node.id] = sealed("end", self._run, model=[model] if model else [], **pack_sums(sums))
-        found = self._link.exchange(messages, self._deadline)
+        found = self._carried(messages, self._deadline)
         for k, name in enumerate(self._names):
             node = self._known.get(name)
             if node is not None and node.id in messages:

@@ -38,6 +38,11 @@ class Session:
         """This holder's rows of the run."""
         return sum(spend.client == self.price.client for _, spend in self.books.ledger.spends(run=self.books.run))
 
+    def rounds(self, channel: str) -> list[int]:
+        """The rounds for which this holder has rows on a channel."""
+        rows = (s for _, s in self.books.ledger.spends(run=self.books.run) if s.client == self.price.client)
+        return [s.round for s in rows if s.channel == channel and s.round is not None]
+
     def answer(self, request: Request, respond: Callable[[Request], Reply]) -> bytes:
         """The message of the answer: the stored one, or one that is made and paid for now."""
         return encode(self.desk.answer([(0, request)], lambda _, asked: respond(asked))[0])
@@ -70,13 +75,16 @@ class Session:
         claim, head = terms.claim, ledger.head()
         bound = {} if claim is None or beyond else {m: getattr(claim, m) for m in ("rdp", "pld")}
         spent = {} if planner is None else account(mine, planner.adjacency).by_channel(config.privacy.delta)
+        inferred, bounded = self.parts.schema.inferred, bool(bound) and all(map(math.isfinite, bound.values()))
         return {
             "client": self.price.client,
+            "private": bounded and not (self.books.seeded or inferred),
             "epsilon": {method: _finite(value) for method, value in bound.items()},
             "epsilon_of": "plan",
             "delta": config.privacy.delta,
             "adjacency": None if planner is None else str(planner.adjacency),
             "seeded": self.books.seeded,
+            "schema_inferred": inferred,
             "beyond_plan": beyond,
             "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
             "noise": noise(terms, config.run.engine),

@@ -279,5 +279,6 @@ def test_a_holder_states_what_it_released(tmp_path: Path) -> None:
         assert about["client"] == NAMES[k]
         assert about["epsilon"] == {"rdp": claim.rdp, "pld": claim.pld}
         assert about["beyond_plan"] == []
+        assert about["private"]
         assert about["ledger"]["rows"] == len(found.spends(k))
         assert set(about["spent_by_channel"]) == {"counts", "predictions", "updates"}

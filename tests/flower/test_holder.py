@@ -127,12 +127,11 @@ def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) 
     assert len(found.spends(1)) > 0
 
 
-def resent(found: Deployment, k: int) -> tuple[list[Any], list[Any]]:
-    """Every order to a node once more, after the run: the answers then and now."""
-    orders = [m for node, m in found.grid.sent if node == 100 + k]
+def resent(found: Deployment, k: int) -> list[Any]:
+    """The answers to every order that a node got, sent once more."""
     holder = Holder(Config.read(found.folder / f"holder-{k}.toml"), f"client-{k + 1}", found.folder / f"node-{k}")
-    envelopes = [unwrap(m) for m in orders]
-    return envelopes, [holder.handle(e) for e in envelopes if not isinstance(e, str) and e["kind"] == "order"]
+    envelopes = [unwrap(m) for node, m in found.grid.sent if node == 100 + k]
+    return [holder.handle(e) for e in envelopes if not isinstance(e, str) and e["kind"] == "order"]
 
 
 @pytest.mark.parametrize("sections", [NOISY, QUANTISED], ids=["private", "not private"])
@@ -159,14 +158,24 @@ def test_a_request_sent_again_is_answered_with_the_same_bytes(tmp_path: Path, se
 
 
 def test_rounds_that_are_over_stay_over(tmp_path: Path) -> None:
-    found = deployment(tmp_path, NOISY)
+    """Every order once more, when there is no round left, and after the end."""
+    kept: list[tuple[Any, list[Any]]] = []
+
+    def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        if unwrap(message)["kind"] == "end" and not kept:  # type: ignore[index]
+            kept.append((found.spends(0), resent(found, 0)))
+        return answer()
+
+    found = deployment(tmp_path, NOISY, meddle=meddle)
     found.serve()
-    before = len(found.spends(0))
-    orders, again = resent(found, 0)
-    assert len(orders) > len(again) > 4
-    assert len(found.spends(0)) == before
-    reasons = {reason for a in again for reason in a.get("reasons", [a.get("reason")])}
-    assert "Round 0 is over: round 2 has been answered." in reasons
+    before, again = kept[0]
+    assert len(again) == 1 + 2 * 3
+    reasons = [reason for a in again for reason in a["reasons"]]
+    assert reasons.count("Round 0 is over: round 2 has been answered.") == 2
+    assert reasons.count("") == 5  # the stored answers of the counts and of two rounds
+    after = resent(found, 0)
+    assert {a["reason"] for a in after} == {"The run is over."}
+    assert found.spends(0) == before
 
 
 def test_the_same_place_with_another_content_is_refused(tmp_path: Path) -> None:
