@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -120,6 +121,14 @@ def once(*places: tuple[str, int | None]) -> Counter[tuple[str, int | None]]:
 def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
     """Whether two models are the same to the last bit."""
     return one.keys() == other.keys() and all(one[key].tobytes() == other[key].tobytes() for key in one)
+
+
+def eventually(holds: Callable[[], object], limit: float = 600.0) -> None:
+    """Return when it holds; so many seconds is far more than it takes on a busy machine."""
+    end = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.5)
 
 
 def paid(made: Trial, name: str) -> Counter[tuple[str, int | None]]:

@@ -7,8 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +17,10 @@ from safetensors.numpy import load_file
 
 from privfair.backends.flower.processes import Processes, environment
 from privfair.backends.flower.supernode import free_port
-from tests.flower.deployment import same
+from tests.flower.deployment import eventually, same
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
 HOLDERS = ("north", "south")
-LIMIT = 600.0  # seconds for anything that must happen
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,6 @@ def test_every_block_says_whose_it_is() -> None:
     found = list(blocks())
     assert GUIDE.read_text().count("\n```sh") + GUIDE.read_text().count("\n```toml") == len(found)
     assert {block.party for block in found} == {"server", "north", "every holder"}
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.5)
 
 
 def records(path: Path, seed: int) -> None:

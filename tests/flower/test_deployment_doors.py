@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,10 +14,9 @@ from privfair.backends.flower.certificates import link_certificates, node_key
 from privfair.backends.flower.federation import LINK
 from privfair.backends.flower.processes import environment
 from privfair.backends.flower.supernode import free_port
-from tests.flower.deployment import Federation, Trial, trial
+from tests.flower.deployment import Federation, Trial, eventually, trial
 
 pytestmark = pytest.mark.slow
-LIMIT = 300.0  # seconds for something that must happen
 
 FOREIGN = """
 [project]
@@ -51,13 +49,6 @@ def main(grid, context):
     replies = list(grid.send_and_receive([Message(RecordDict(), node, "query")]))
     (FOLDER / "answer").write_text(repr([r.error if r.has_error() else "done" for r in replies]))
 """
-
-
-def eventually(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + LIMIT
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.5)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import ssl
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,47 @@ def test_what_the_server_wrote_about_its_end_comes_back_as_the_same_error(tmp_pa
     error = failure(tmp_path, "finished:failed: x", tmp_path)
     assert isinstance(error, Refused)
     assert f"(finished:failed: x). What the processes said is in {tmp_path}" in str(error)
+
+
+FORKED = """
+import importlib, os, secrets
+from privfair.backends.flower import warm
+for module in warm.MODULES:
+    importlib.import_module(module)
+from privfair.mechanisms import SystemEntropy
+for _ in range(2):
+    if os.fork() == 0:
+        entropy = SystemEntropy()
+        draws = [entropy.discrete_gaussian(1e9, 3), entropy.discrete_laplace(1e9, 3), entropy.normal(3) * 1e9]
+        draws += [entropy.permutation(1000)[:3] * 1e6, [secrets.randbits(64)]]
+        print(*(repr(float(x)) for drawn in draws for x in drawn), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_copies_of_the_warm_process_draw_noise_of_their_own() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    one, other = (line.split() for line in done.stdout.splitlines())
+    assert len(one) == len(other) == 13
+    same = [i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x == y]
+    # Shared state would make all the same; by chance one of these agrees with probability below 0.01.
+    assert len(same) <= 1
+
+
+def test_a_message_is_handed_to_the_warm_process(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        program = guard.write_guard(tmp_path / "bin", tmp_path / "door") / guard.CLIENT
+        with subprocess.Popen([program, "--token", "a b"]):
+            caller, _ = listener.accept()
+            with caller:
+                assert json.load(caller.makefile("rb")) == ["--token", "a b"]
+
+
+def test_without_a_warm_process_the_guard_answers_by_itself(tmp_path: Path) -> None:
+    program = guard.write_guard(tmp_path / "bin", tmp_path / "nobody") / guard.CLIENT
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "Run a Flower ClientApp" in done.stdout

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.flower.deployment import EXAMPLE, Federation, finish, once, releases, same, spent, trial
+from tests.flower.deployment import EXAMPLE, Federation, eventually, finish, once, releases, same, spent, trial
 
 pytestmark = pytest.mark.slow
 WHOLE = [("counts", None), ("predictions", 0), ("updates", 0), ("predictions", 1), ("updates", 1)]
@@ -66,3 +67,31 @@ def test_a_missing_client_leaves_encrypted_and_plain_sums_the_same(tmp_path: Pat
         assert same(made.model("client-1"), made.model("client-2"))
         models[scheme] = made.model("client-1")
     assert same(models["bfv"], models["plain"])
+
+
+def test_ctrl_c_ends_a_trial_and_all_its_processes(tmp_path: Path) -> None:
+    words = [str(EXAMPLE), "--set", "run.engine=flower", "--set", "data.clients=2", "--out", str(tmp_path / "out")]
+    words += ["--set", f"run.ledger=sqlite:///{tmp_path}/l.sqlite"]
+    program = [str(Path(sys.executable).with_name("privfair")), "train", *words]
+    with subprocess.Popen(program, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as trial_process:
+        log = tmp_path / "out" / "flower" / "logs" / "node-000.log"
+        eventually(lambda: log.exists() and "Sent successfully" in log.read_text())
+        assert processes_about(tmp_path)
+        trial_process.send_signal(signal.SIGINT)
+        _, said = trial_process.communicate()
+    assert trial_process.returncode != 0
+    assert b"Traceback" not in said
+    eventually(lambda: not processes_about(tmp_path))
+
+
+def processes_about(folder: Path) -> list[str]:
+    """The command lines of running processes that name the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
