@@ -88,7 +88,9 @@ FAULTS: dict[str, tuple[Reply, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [f if f in ("slow", "damaged") else pytest.param(f, marks=pytest.mark.slow) for f in FAULTS]
+)
 def test_the_round_goes_on_and_encrypted_is_plain(tmp_path: Path, fault: str) -> None:
     reply, reason = FAULTS[fault]
     results = []
@@ -133,7 +135,11 @@ class Late:
         return answer()
 
 
-@pytest.mark.parametrize("sections", [{}, {"privacy": PRIVATE}, ENCRYPTED], ids=["open", "private", "encrypted"])
+@pytest.mark.parametrize(
+    "sections",
+    [pytest.param({}, marks=pytest.mark.slow), {"privacy": PRIVATE}, ENCRYPTED],
+    ids=["open", "private", "encrypted"],
+)
 def test_who_comes_late_is_admitted_from_the_next_round(tmp_path: Path, sections: dict[str, Any]) -> None:
     network = Late("training", 0)
     found = deployment(tmp_path, QUANTISED, sections, meddle=network)
@@ -160,7 +166,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("asked", ["scores", "training"])
-@pytest.mark.parametrize("sections", [QUANTISED, ENCRYPTED], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(
+    "sections", [pytest.param(QUANTISED, marks=pytest.mark.slow), ENCRYPTED], ids=["plain", "encrypted"]
+)
 def test_a_server_that_is_started_again_goes_on(tmp_path: Path, asked: str, sections: dict[str, Any]) -> None:
     """Killed in the middle of an exchange, when some have answered; the nodes have other ids afterwards."""
     whole = deployment(_new(tmp_path / "whole"), sections, {"privacy": PRIVATE, "run": {"reproducible_noise": True}})
