@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from accountant.errors import Refused
 from privfair.backends.flower.certificates import link_certificates, node_key
-from privfair.backends.flower.federation import LINK
+from privfair.backends.flower.federation import LINK, Node
 from privfair.backends.flower.processes import environment
 from privfair.backends.flower.supernode import free_port
 from tests.flower.deployment import Federation, Trial, eventually, trial
@@ -128,3 +129,13 @@ def test_code_that_comes_with_a_message_does_not_run_at_a_holder(federation: Fed
     assert "done" not in (made.folder / "answer").read_text()
     assert not (made.folder / "stolen").exists()
     federation.processes.end(node)
+
+
+def test_a_process_that_ends_by_itself_is_told_with_its_last_words(federation: Federation, made: Trial) -> None:
+    broken = Node("client-2", made.folder / "no such file.toml", made.folder / "client-2" / "state")
+    node = federation.start_node(broken, node_key(made.folder / "strange", "second"))
+    node.wait()
+    with pytest.raises(Refused, match="config must be a file"):
+        federation.check()
+    federation.processes.kill(node)
+    federation.check()

@@ -114,7 +114,6 @@ def test_a_superlink_and_then_a_server_started_again_lose_nothing(tmp_path: Path
             pass
 
         def server_dies() -> None:
-            assert federation.executor is not None
             federation.processes.kill(federation.executor)  # and with it the server's app
             federation.start_executor()
             raise ServerKilled

@@ -64,7 +64,7 @@ class Federation:
         self.port = free_port()
         self.keys: dict[str, Path] = {}
         self._numbers: dict[str, int] = {}
-        self.executor: subprocess.Popen[bytes] | None = None
+        self._names: dict[int, str] = {}  # what must not end by itself, and its log
         self._stack = ExitStack()
 
     @property
@@ -108,7 +108,7 @@ class Federation:
         command += ["--ssl-keyfile", str(files.key), "--enable-supernode-auth"]
         command += ["--database", str(self.folder / "state.sqlite"), "--disable-runtime-dependency-installation"]
         command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
-        self.link = self.processes.start("link", command, self._environment())
+        self.link = self._start("link", command)
         limit = time.monotonic() + START
         while not self._listens():
             self.check()
@@ -121,18 +121,18 @@ class Federation:
         command = [program("flower-superexec"), "--runtime-api-address", self.address]
         command += ["--root-certificates", str(self.certificates.authority)]
         command += ["--superexec-auth-secret-file", str(self.folder / "secret")]
-        self.executor = self.processes.start("executor", command, self._environment())
+        self.executor = self._start("executor", command)
 
     def _listens(self) -> bool:
         with socket.socket() as caller:
             return caller.connect_ex((LOOPBACK, self.port)) == 0
 
     def check(self) -> None:
-        """`Refused` when the SuperLink or the program that runs the server's app has ended."""
-        for name, process in (("link", self.link), ("executor", self.executor)):
-            if process is not None and process.poll() is not None:
+        """`Refused` when one of the processes has ended by itself: none of them does unless something is wrong."""
+        for process, name in self._names.items():
+            if process in self.processes.running and self.processes.running[process].poll() is not None:
                 last = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()[-5:]
-                raise Refused(f"Flower's {name} has ended (code {process.returncode}): " + " ".join(last))
+                raise Refused(f"The process {name!r} has ended. Its last words: " + " ".join(last))
 
     def admit(self, node: Node) -> subprocess.Popen[bytes]:
         """Register a new key for a data holder and start its SuperNode."""
@@ -146,7 +146,12 @@ class Federation:
         command += ["--root-certificates", str(self.certificates.authority)]
         command += ["--key", str(key or self.keys[node.client]), "--client", node.client]
         command += ["--config", str(node.config), "--folder", str(node.folder)]
-        return self.processes.start(self.log_name(node.client), command, self._environment())
+        return self._start(self.log_name(node.client), command)
+
+    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        process = self.processes.start(name, command, self._environment())
+        self._names[process.pid] = name
+        return process
 
     def log_name(self, client: str) -> str:
         """The name of a data holder's log: by its number, since its name may hold what a file name cannot."""

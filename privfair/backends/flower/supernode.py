@@ -92,6 +92,7 @@ def serve(supernode: SuperNode) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    supernode.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what it will hold is its owner's alone
     with tempfile.TemporaryDirectory(prefix="privfair-") as folder:  # a socket's path must be short
         env = supernode.environment(Path(folder) / "socket")
         with _warm(Path(folder) / "socket", env):
