@@ -36,7 +36,8 @@ from pathlib import Path
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()
 FOLDER = Path({folder!r})
 
 @client.query()
