@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow check bench format clean help
+.PHONY: demo test test-slow test-flower check bench format clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -17,6 +17,9 @@ test: $(READY)   ## the tests (about five minutes on two cores)
 
 test-slow: $(READY) ## long fault, deployment and browser tests
 	$(BIN)/pytest -m slow
+
+test-flower: $(READY) ## those with a SuperLink and SuperNodes alone, a part of test-slow
+	$(BIN)/pytest -n 2 -m slow tests/flower
 
 check: $(READY)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

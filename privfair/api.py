@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -80,6 +80,9 @@ def train(
         setting = _reopened(directory, dataset, notion)
     else:
         resolved = _resolve(config, sections)
+        if resolved.run.engine.startswith("flower") and (dataset is not None or notion is not None):
+            rule = "must be local or stacked for data or a notion of your own making"
+            raise InputError("run.engine", rule, resolved.run.engine, "Data holders read their data themselves.")
         setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
         where = out if out is not None else resolved.run.out
         kept = None if where is None else RunDirectory.create(Path(where), resolved)
@@ -87,14 +90,31 @@ def train(
             _keep_identity(kept, setting)
     try:
         with nullcontext() if kept is None else kept.locked():
-            return _finish(run(setting, kept, report, planned), kept)
+            return _finish(_engine(setting)(setting, kept, report, planned), kept)
     except Refused:
-        if kept is not None and resume is None and not (setting.private and setting.private.desk.rows):
+        if kept is not None and resume is None and not _has_released(setting):
             kept.remove()  # refused before anything was released: nothing to resume
         raise
     finally:
         if setting.private:
             setting.private.close()
+
+
+def _engine(setting: Setting) -> Callable[[Setting, RunDirectory | None, Report | None, Planned | None], RunOutcome]:
+    """Who carries the run out."""
+    if setting.config.run.engine in ("flower", "flower-simulation"):
+        try:
+            from privfair.backends.flower.trial import run_trial
+        except ModuleNotFoundError as error:
+            remedy = "Install it with: pip install 'privfair[flower]'"
+            raise InputError("run.engine", "needs Flower", f"no module {error.name}", remedy) from None
+        return run_trial
+    return run
+
+
+def _has_released(setting: Setting) -> bool:
+    private = setting.private
+    return private is not None and bool(private.books.ledger.spends(run=private.books.run))
 
 
 def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Setting:

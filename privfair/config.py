@@ -79,6 +79,7 @@ class FederationConfig(Section):
     server_learning_rate: float | None = Field(None, gt=0)
     clients_per_round: int | None = Field(None, ge=1)
     drift_correction: Literal["none", "own", "shared"] = "none"
+    lagged_scores: bool = False  # scores under the model of the round before: one exchange a round instead of two
     proximal: float = Field(0.01, ge=0)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0)
@@ -144,7 +145,11 @@ class RunConfig(Section):
     ledger: str | None = None  # default: $PRIVFAIR_LEDGER, or privfair-ledger.sqlite in this folder
     key: str | None = None  # the owner's key file, for signed ledgers and for fingerprints
     out: str | None = None
-    engine: Literal["local", "stacked"] = "local"
+    engine: Literal["local", "stacked", "flower", "flower-simulation"] = "local"
+    clients: tuple[str, ...] | None = None  # Flower: the data holders' names, in their order; part of the plan
+    min_clients: int | None = Field(None, ge=1)  # Flower: so many must be there to begin; default: all
+    wait: float = Field(120.0, gt=0)  # Flower: so many seconds for them to come
+    deadline: float = Field(600.0, gt=0)  # Flower: so many seconds for an answer; who is later is left out of the round
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
 

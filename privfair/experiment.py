@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from accountant.errors import InputError, Refused
+from privfair.attendance import Roll
 from privfair.evaluation import Row
-from privfair.interfaces import ServerState, expect
+from privfair.interfaces import ServerState, answered
 from privfair.messages import EvaluateRequest, Evaluation, Parameters, Sealed
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.plan_report import plan_report
@@ -71,8 +72,10 @@ def run_rounds(
             setting.private.desk.delivered()
     if state.terms.evaluation is not None and released is None:
         model = Parameters(setting.replica.result) if config.scheme == "plain" else state.model
-        request = EvaluateRequest(model, state.terms.evaluation)
-        released = tuple(expect(Evaluation, setting.backend.exchange(range(state.clients), lambda _: request)))
+        request, everyone = EvaluateRequest(model, state.terms.evaluation), range(state.clients)
+        roll = Roll(setting.backend.exchange, None)
+        released = tuple(answered(Evaluation, everyone, roll.ask(everyone, lambda _: request)).values())
+        state = replace(state, absent=(*state.absent, *roll.absent))
         if directory:
             elapsed = before + time.perf_counter() - started
             directory.write_checkpoint(replace(_checkpoint(setting, state, history, elapsed), released=released))
@@ -99,9 +102,9 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     """(state, history, seconds so far, final evaluation): of a checkpoint, or of a new run."""
     checkpoint = directory.read_checkpoint() if directory else None
     if checkpoint is None:
-        _require_room(setting, None)
+        require_room(setting, None)
         state = begin(setting.server)
-        _require_room(setting, state)
+        require_room(setting, state)
         history = [_evaluate(setting, state)]
         if directory:  # the terms are settled once
             directory.write_checkpoint(_checkpoint(setting, state, history, 0.0))
@@ -119,11 +122,12 @@ def _start(setting: Setting, directory: RunDirectory | None) -> Start:
     setting.replica.restore(checkpoint.replica)
     setting.backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
     model = setting.replica.message() if setting.config.scheme == "plain" else Sealed(setting.replica.round, b"")
-    state = ServerState(checkpoint.round, model, checkpoint.terms, checkpoint.algorithm)
+    known = checkpoint
+    state = ServerState(known.round, model, known.terms, known.algorithm, known.uncounted, known.absent)
     return state, list(checkpoint.history), checkpoint.seconds, checkpoint.released
 
 
-def _require_room(setting: Setting, state: ServerState | None) -> None:
+def require_room(setting: Setting, state: ServerState | None) -> None:
     """Nothing, if the whole run fits into its data's budget; before counts (no state yet) as far as it is known."""
     if setting.private is None or not setting.private.books.budgeted:
         return
@@ -139,12 +143,16 @@ def _require_room(setting: Setting, state: ServerState | None) -> None:
 
 
 def _evaluate(setting: Setting, state: ServerState) -> Row:
-    """One line of the history; only the round where exact figures are not allowed."""
     setting.replica.at(state.model)
+    return evaluated(setting, state.round)
+
+
+def evaluated(setting: Setting, round_number: int) -> Row:
+    """One line of the history, for the replica's present model; only the round where exact figures are not allowed."""
     if setting.evaluator is None:
-        return {"round": state.round}
+        return {"round": round_number}
     setting.model.load(setting.replica.result)
-    return setting.evaluator.row(state.round)
+    return setting.evaluator.row(round_number)
 
 
 def _checkpoint(setting: Setting, state: ServerState, history: list[Row], seconds: float) -> Checkpoint:
@@ -162,4 +170,6 @@ def _checkpoint(setting: Setting, state: ServerState, history: list[Row], second
         bytes_down=backend.bytes_down,
         seconds=seconds,
         ledger_rows=setting.private.desk.rows if setting.private else 0,
+        uncounted=state.uncounted,
+        absent=state.absent,
     )

@@ -8,12 +8,24 @@ from typing import ClassVar, Protocol, TypeVar
 
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
-from privfair.messages import Counts, Evaluation, Measures, Model, Objective, Reply, Request, Scores, Update
+from privfair.messages import (
+    Answered,
+    Asked,
+    Counts,
+    Evaluation,
+    Measures,
+    Missing,
+    Model,
+    Objective,
+    Request,
+    Scores,
+    Update,
+)
 from privfair.terms import Terms
 
 Memory = Mapping[str, FloatArray]  # what a server-side object remembers between rounds; all of it is in the checkpoint
 Ask = Callable[
-    [Sequence[int], Callable[[int], Request]], list[Reply]
+    [Sequence[int], Callable[[int], Asked]], list[Answered]
 ]  # (clients, request for each) -> replies in order
 
 
@@ -25,8 +37,12 @@ class Backend(Protocol):
         """How many there are."""
         ...
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
-        """Send each client its request; its reply. The only place where data leave a client."""
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """Send each client its request; its reply, or `Missing`. The only place where data leave a client."""
+        ...
+
+    def agreed(self, terms: Terms) -> None:
+        """From here on requests are made under these terms; clients on other machines get to see them."""
         ...
 
     def client_state(self) -> Memory:
@@ -38,6 +54,16 @@ class Backend(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Absence:
+    """A client that did not answer: in which round (None: before the first, or after the last), what, and why."""
+
+    round: int | None
+    client: int
+    asked: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class ServerState:
     """All that the server knows between two rounds."""
@@ -46,6 +72,8 @@ class ServerState:
     model: Model
     terms: Terms
     algorithm: Memory
+    uncounted: tuple[int, ...] = ()  # clients that have not told their counts yet, and may still join
+    absent: tuple[Absence, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -65,6 +93,10 @@ class Algorithm(Protocol):
         """What it remembers before the first round."""
         ...
 
+    def joined(self, memory: Memory, terms: Terms) -> Memory:
+        """What it remembers when clients have joined, which are in these terms for the first time."""
+        ...
+
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """What clients minimise this round, and what it remembers."""
         ...
@@ -75,6 +107,14 @@ class Algorithm(Protocol):
 
     def snapshot_at(self, state: ServerState) -> float | None:
         """At which share of the local steps it wants to see the parameters too, if at all."""
+        ...
+
+    def beside(self, state: ServerState) -> Mapping[int, Request]:
+        """What clients are asked together with training; nothing, unless scores lag a round behind."""
+        ...
+
+    def heard(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+        """What it remembers of the answers to `beside`, by client."""
         ...
 
     def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
@@ -109,16 +149,18 @@ class FederatedOptimizer(Protocol):
 ReplyKind = TypeVar("ReplyKind", Counts, Scores, Update, Measures, Evaluation)
 
 
-def expect(kind: type[ReplyKind], replies: Sequence[Reply]) -> list[ReplyKind]:
-    """The replies, all of the kind that was asked for; a reply of another kind is an error, never dropped."""
-    checked = []
-    for position, reply in enumerate(replies):
+def answered(kind: type[ReplyKind], clients: Sequence[int], replies: Sequence[Answered]) -> dict[int, ReplyKind]:
+    """The replies by client, without those who did not answer; a reply of another kind is an error, never dropped."""
+    found = {}
+    for client, reply in zip(clients, replies, strict=True):
+        if isinstance(reply, Missing):
+            continue
         if not isinstance(reply, kind):
-            raise InputError(f"reply {position}", f"must be {kind.__name__}", type(reply).__name__)
-        checked.append(reply)
-    return checked
+            raise InputError(f"reply of client {client}", f"must be {kind.__name__}", type(reply).__name__)
+        found[client] = reply
+    return found
 
 
-def measured(replies: Sequence[Reply], quantity: str) -> list[FloatArray]:
-    """One quantity from the replies to a `MeasureRequest`."""
-    return [reply.values[quantity] for reply in expect(Measures, replies)]
+def measured(clients: Sequence[int], replies: Sequence[Answered], quantity: str) -> dict[int, FloatArray]:
+    """One quantity from the replies to a `MeasureRequest`, by client."""
+    return {client: reply.values[quantity] for client, reply in answered(Measures, clients, replies).items()}

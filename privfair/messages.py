@@ -61,11 +61,13 @@ class Parameters:
 class Sealed:
     """The encrypted sum of the last round's updates: clients open it and take the server's step themselves.
 
-    `round` counts the sums so far; before the first there is none, and clients start from the initial model.
+    `round` counts the sums so far; before the first there is none, and clients start from the initial model. `share`:
+    how much of the asked-for weight the sum holds, less than 1 where clients were absent; the mean is the sum over it.
     """
 
     round: int
     total: bytes
+    share: float = 1.0
 
 
 Model = Parameters | Sealed
@@ -199,3 +201,29 @@ class Evaluation:
 
 Request = CountsRequest | ScoresRequest | TrainRequest | MeasureRequest | EvaluateRequest
 Reply = Counts | Scores | Update | Measures | Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Instead of a reply: this client did not answer, and why (its own words, where it refused)."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """Several requests that travel together: one exchange where there would be two. Each is answered for itself."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BundleReply:
+    """The replies to a `Bundle`, in its order."""
+
+    replies: tuple[Reply | Missing, ...]
+
+
+Asked = Request | Bundle
+Answered = Reply | BundleReply | Missing

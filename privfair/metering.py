@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from privfair.interfaces import Backend, Memory
-from privfair.messages import Reply, Request
+from privfair.messages import Answered, Asked
+from privfair.terms import Terms
 
 
 class Metered:
@@ -26,13 +27,17 @@ class Metered:
         """How many clients there are."""
         return self.inner.clients
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         """Ask, and count."""
         requests = {k: request(k) for k in clients}
         replies = self.inner.exchange(clients, requests.__getitem__)
         self.bytes_down += sum(size(r) for r in requests.values())
         self.bytes_up += sum(size(r) for r in replies)
         return replies
+
+    def agreed(self, terms: Terms) -> None:
+        """The backend's."""
+        self.inner.agreed(terms)
 
     def client_state(self) -> Memory:
         """The backend's."""

@@ -69,20 +69,27 @@ class Replica:
         if isinstance(model, Parameters):
             return model
         if model.round == self.round + 1:
-            self.advance(model.total)
+            self.advance(model.total, model.share)
         if model.round != self.round:
             raise InputError("model", f"must be of round {self.round} or the next", model.round)
         return self.message()
 
-    def advance(self, total: bytes) -> None:
-        """Take the step of one opened sum; if it cannot be opened or is not finite, nothing changes."""
+    def advance(self, total: bytes, share: float = 1.0) -> None:
+        """Take the step of one opened sum; if it cannot be opened or is not finite, nothing changes.
+
+        `share`: how much of the asked-for weight arrived; the updates' mean is their sum over it. Control variates are
+        not divided: c is the weighted sum of the clients' own, and those who were absent kept theirs.
+        """
+        if not 0 < share <= 1:
+            raise InputError("share of the weights", "must be in (0, 1]", share)
         opened = self.aggregator.open(total)
         if opened.size != self.contribution_size:
             raise InputError("sum of updates", f"must have {self.contribution_size} values", opened.size)
         if not np.all(np.isfinite(opened)):
             raise InputError("sum of updates", "must be finite", "nan or inf", "Try a smaller learning rate.")
-        parts = np.split(opened.astype(self.parameters.dtype), self.contribution_size // self.parameters.size)
-        control = parts[1] if self._optimizer.uses_control else None
+        parts = np.split(opened, self.contribution_size // self.parameters.size)
+        control = parts[1].astype(self.parameters.dtype) if self._optimizer.uses_control else None
+        parts = [(part / share).astype(self.parameters.dtype) for part in parts]
         stepped, memory = self._optimizer.step(self.parameters, parts[0], control, self.memory)
         if self._snapshots:
             self.snapshot = self.parameters + parts[-1]

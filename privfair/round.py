@@ -9,13 +9,16 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.aggregation import ServerAggregator
-from privfair.interfaces import Algorithm, Backend, FederatedOptimizer, ServerState, expect
+from privfair.arrays import FloatArray
+from privfair.attendance import Roll, ask_together
+from privfair.interfaces import Algorithm, Ask, Backend, FederatedOptimizer, ServerState, answered
 from privfair.messages import (
     Counts,
     CountsRequest,
     LocalOptimizer,
     LocalWork,
     Model,
+    Scores,
     Sealed,
     TrainRequest,
     Update,
@@ -58,6 +61,11 @@ class Negotiator(Protocol):
         """What is asked before the first round."""
         ...
 
+    @property
+    def admits_later(self) -> bool:
+        """Whether a client may tell its counts after the first round, without a change of anybody's noise or rates."""
+        ...
+
     def settle(self, counts: list[Counts]) -> Terms:
         """The terms of the run, by a public rule."""
         ...
@@ -67,6 +75,7 @@ class ExactCounts:
     """No privacy: clients tell their counts as they are, and everybody takes part."""
 
     request = CountsRequest()
+    admits_later = True
 
     def settle(self, counts: list[Counts]) -> Terms:
         """The counts."""
@@ -80,8 +89,8 @@ class Keeper(Protocol):
         """The model before the first round, as a message."""
         ...
 
-    def step(self, state: ServerState, total: bytes) -> Model:
-        """The next model, from the sum of the weighted updates."""
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
+        """The next model, from the sum of the weighted updates, which holds a share of the asked-for weight."""
         ...
 
 
@@ -95,9 +104,9 @@ class KeptByServer:
         """The parameters."""
         return self.replica.message()
 
-    def step(self, state: ServerState, total: bytes) -> Model:
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The new parameters."""
-        self.replica.advance(total)
+        self.replica.advance(total, share)
         return self.replica.message()
 
 
@@ -108,9 +117,9 @@ class KeptByClients:
         """Nothing: clients know the initial model."""
         return Sealed(0, b"")
 
-    def step(self, state: ServerState, total: bytes) -> Model:
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The sum, for the clients to open."""
-        return Sealed(state.model.round + 1 if isinstance(state.model, Sealed) else 1, total)
+        return Sealed(state.model.round + 1 if isinstance(state.model, Sealed) else 1, total, share)
 
 
 @dataclass(frozen=True)
@@ -127,19 +136,54 @@ class Server:
 
 
 def begin(server: Server) -> ServerState:
-    """The state before the first round: clients tell their counts, exact or noisy; from them follow the terms."""
+    """The state before the first round: clients tell their counts, exact or noisy; from them follow the terms.
+
+    Who does not answer counts as having no records: it takes no part, until it tells its counts later.
+    """
     everyone = range(server.backend.clients)
-    counts = expect(Counts, server.backend.exchange(everyone, lambda _: server.negotiator.request))
-    terms = server.negotiator.settle(counts)
+    roll = Roll(server.backend.exchange, None)
+    counts = answered(Counts, everyone, roll.ask(everyone, lambda _: server.negotiator.request))
+    if not counts:
+        remedy = "; ".join(sorted({absence.reason for absence in roll.absent}))
+        raise InputError("clients", "must answer, at least one", "none", remedy)
+    nothing = Counts(0, np.zeros_like(next(iter(counts.values())).cells))
+    terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
     if not terms.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
-    return ServerState(0, server.keeper.first(), terms, server.algorithm.start(terms))
+    server.backend.agreed(terms)
+    uncounted = tuple(k for k in everyone if k not in counts)
+    memory = server.algorithm.start(terms)
+    return ServerState(0, server.keeper.first(), terms, memory, uncounted, tuple(roll.absent))
+
+
+def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
+    """The state with those who tell their counts only now, where the plan has room for latecomers.
+
+    Where rates and noise were planned from the others' counts there is none, and nobody is asked.
+    """
+    if not state.uncounted or not server.negotiator.admits_later:
+        return state
+    counts = answered(Counts, state.uncounted, ask(state.uncounted, lambda _: server.negotiator.request))
+    if not counts:
+        return state
+    terms = state.terms
+    known = [Counts(int(n), cells) for n, cells in zip(terms.records, terms.cells, strict=True)]
+    settled = server.negotiator.settle([counts.get(k, known[k]) for k in range(state.clients)])
+    server.backend.agreed(settled)
+    left = tuple(k for k in state.uncounted if k not in counts)
+    return replace(state, terms=settled, uncounted=left, algorithm=server.algorithm.joined(state.algorithm, settled))
 
 
 def run_round(state: ServerState, server: Server) -> ServerState:
-    """One round: 1 share what fairness needs, 2 choose who trains, 3 train locally, 4 aggregate."""
-    backend, algorithm, optimizer, terms = server.backend, server.algorithm, server.optimizer, state.terms
-    ask = backend.exchange  # the one door between server and clients
+    """One round: 1 share what fairness needs, 2 choose who trains, 3 train locally, 4 aggregate.
+
+    Who does not answer is left out, its absence is written down, and the round goes on with the others.
+    """
+    backend, algorithm, optimizer = server.backend, server.algorithm, server.optimizer
+    roll = Roll(backend.exchange, state.round)
+    ask = roll.ask  # the one door between server and clients
+    state = admit(state, server, ask)
+    terms = state.terms
 
     # 1 ---- share: all clients that take part, whether they train or not
     objective, memory = algorithm.objective(state, ask)
@@ -166,12 +210,24 @@ def run_round(state: ServerState, server: Server) -> ServerState:
             snapshot_at=snapshot_at,
         )
 
-    updates = expect(Update, ask(trainers, request))
+    trained, told = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
+    updates = answered(Update, list(trained), list(trained.values()))
+    memory = algorithm.heard(state, memory, answered(Scores, list(told), list(told.values())))
 
-    # 4 ---- aggregate
+    # 4 ---- aggregate: the mean over those who answered, by their weights
     model = state.model
-    if trainers:
-        total = server.adder.add([u.contribution for u in updates], names=[f"client {k}" for k in trainers])
-        model = server.keeper.step(state, total)
+    share = share_of(weights, trainers, list(updates))
+    if share > 0:
+        total = server.adder.add([u.contribution for u in updates.values()], names=[f"client {k}" for k in updates])
+        model = server.keeper.step(state, total, share)
     memory = algorithm.after(state, memory, model, ask)
-    return replace(state, round=state.round + 1, model=model, algorithm=memory)
+    absent = (*state.absent, *roll.absent)
+    return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)
+
+
+def share_of(weights: FloatArray, asked: list[int], arrived: list[int]) -> float:
+    """How much of the asked-for weight arrived: exactly 1 where everybody did, 0 where nothing did."""
+    if arrived == asked:
+        return 1.0 if asked else 0.0
+    whole = float(weights[asked].sum())
+    return min(1.0, float(weights[arrived].sum()) / whole) if arrived and whole > 0 else 0.0

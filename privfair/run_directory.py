@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -24,11 +24,12 @@ from privfair.aggregation import KeyPair, load_client, load_server
 from privfair.arrays import FloatArray
 from privfair.config import Config
 from privfair.evaluation import Row
+from privfair.interfaces import Absence
 from privfair.messages import Evaluation
 from privfair.storage import read_arrays, write_arrays, write_bytes, write_json
 from privfair.terms import Terms
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Checkpoint:
     seconds: float
     ledger_rows: int = 0  # of this run, when the checkpoint was made
     released: tuple[Evaluation, ...] | None = None  # the final noisy counts: asked for once
+    uncounted: tuple[int, ...] = ()
+    absent: tuple[Absence, ...] = ()
 
 
 class RunDirectory:
@@ -155,6 +158,8 @@ class RunDirectory:
             "bytes_down": checkpoint.bytes_down,
             "seconds": checkpoint.seconds,
             "ledger_rows": checkpoint.ledger_rows,
+            "uncounted": checkpoint.uncounted,
+            "absent": [asdict(absence) for absence in checkpoint.absent],
             "released": checkpoint.released and [[t.tolist() for t in e.confusion] for e in checkpoint.released],
         }
         arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
@@ -190,6 +195,8 @@ class RunDirectory:
             bytes_down=about["bytes_down"],
             seconds=about["seconds"],
             ledger_rows=about["ledger_rows"],
+            uncounted=tuple(about["uncounted"]),
+            absent=tuple(Absence(**absence) for absence in about["absent"]),
             released=about["released"]
             and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
         )

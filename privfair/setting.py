@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
-from privfair.aggregation import MODULI, FixedPoint, KeyPair, aggregators, load_client, load_server, new_keys
-from privfair.algorithms.registry import build_algorithm
+from privfair.aggregation import KeyPair, aggregators, load_client, load_server, new_keys
 from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
-from privfair.clients.private_model import require_private_model
-from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator
 from privfair.fairness.cells import Cells
-from privfair.fairness.notions import Notion, notion_by_name
+from privfair.fairness.notions import Notion
 from privfair.interfaces import Backend
 from privfair.kernels.parse import parse_kernel
 from privfair.metering import Metered
-from privfair.models import FlatModel, build_module, torch_type
-from privfair.optimizers import optimizer_by_name
+from privfair.models import FlatModel
+from privfair.parts import Parts
 from privfair.privacy.books import Books, definition, entropy_of, require_no_budget
 from privfair.privacy.desk import Desk
 from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planning import Planner, Workload
 from privfair.privacy.private_side import PrivateSide
-from privfair.privacy.refusals import require_decided, require_private, require_separate
+from privfair.privacy.refusals import require_decided, require_separate
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
-from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Plan, Server
+from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Server
 
 
 @dataclass(frozen=True)
@@ -89,37 +82,12 @@ def build(
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
     credentials = credentials or Credentials.new(config, federation.schema, notion)
-    schema, seed, f = federation.schema, config.run.seed, config.federation
-    cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
-    dtype = torch_type(config.run.dtype)
-    features = len(schema.features)
-    module = build_module(config.model.name, features, config.model.hidden, seed, dtype)
-    if config.privacy.enabled and config.privacy.updates == "dp_sgd":
-        require_private_model(module, features)
-    model = FlatModel(module)
-    centralized = f.method == "centralized"
-    holders = _pooled(federation) if centralized else federation.clients
-    algorithm = build_algorithm(config, schema, cells)
-    optimizer = optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal)
-    plan = Plan(
-        seed=seed,
-        epochs=f.local_epochs,
-        batch_size=None if centralized else f.batch_size,
-        learning_rate=f.learning_rate,
-        learning_rate_decay=f.learning_rate_decay,
-        clients_per_round=f.clients_per_round,
-        local_optimizer=f.local_optimizer,
-    )
-    client_side, adder = aggregators(
-        config.scheme, _keys(config, credentials), fixed_point=_fixed_point(config, plan, len(holders))
-    )
-    replica = Replica(
-        model.parameters(),
-        optimizer,
-        client_side,
-        snapshots=algorithm.snapshots,
-        average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
-    )
+    schema, seed = federation.schema, config.run.seed
+    holders = _pooled(federation) if config.federation.method == "centralized" else federation.clients
+    parts = Parts.of(config, schema, len(holders), notion)
+    cells, planner, model = parts.cells, parts.planner, parts.model()
+    client_side, adder = aggregators(config.scheme, _keys(config, credentials), fixed_point=parts.fixed_point)
+    replica = parts.replica(model.parameters(), client_side)
     clients = [
         Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k))
         for k, holder in enumerate(holders)
@@ -127,12 +95,10 @@ def build(
     keeper: Keeper = KeptByServer(replica) if config.scheme == "plain" else KeptByClients()
     private: PrivateSide | None = None
     negotiator: Negotiator = ExactCounts()
-    if not config.privacy.enabled:
+    if planner is None:
         require_no_budget(config, federation)
     else:
-        require_private(config, algorithm, schema.task)
         require_separate(cells.notion, federation)
-        planner = _planner(config, plan, cells, schema, len(holders))
         planner.require_plannable()
         books = Books.open(config, federation, credentials.run, ledger_id=credentials.ledger_id)
         credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
@@ -148,7 +114,7 @@ def build(
         model=model,
         replica=replica,
         backend=backend,
-        server=Server(backend, algorithm, optimizer, plan, adder, keeper, negotiator),
+        server=Server(backend, parts.algorithm, parts.optimizer, parts.plan, adder, keeper, negotiator),
         evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
         cells=cells,
         # A digest of the records would let anyone who knows all but one of them test the last. Data with a budget
@@ -179,32 +145,3 @@ def _keys(config: Config, credentials: Credentials) -> KeyPair | None:
     if config.scheme == "plain" or folder is None:
         return credentials.keys
     return KeyPair(load_client(Path(folder)), load_server(Path(folder)))
-
-
-def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | None:
-    """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort."""
-    scheme, aggregation = config.scheme, config.aggregation
-    if scheme == "plain" and not aggregation.quantise:
-        return None
-    cohort = min(plan.clients_per_round or clients, clients)
-    return FixedPoint(aggregation.range, clients / cohort, cohort, MODULI[scheme])
-
-
-def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int) -> Planner:
-    """The planner of a private run."""
-    f = config.federation
-    trainings = np.zeros(clients, dtype=np.int64)
-    for number in range(f.rounds):
-        trainings[plan.cohort(number, clients)] += 1
-    kind = cells.notion.score
-    work = Workload(
-        rounds=f.rounds,
-        epochs=f.local_epochs,
-        batch_size=f.batch_size,
-        samples=config.fairness.samples,
-        shares_scores=f.method == "mmd_fedavg",
-        most_trainings=int(trainings.max()),
-        score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
-        kernel=config.fairness.kernel,
-    )
-    return Planner(config.privacy, work, cells)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from privfair.clients.task import TaskKind
@@ -17,6 +18,7 @@ from privfair.fairness.metrics import (
     unfairness,
 )
 from privfair.fairness.released import released_figures
+from privfair.interfaces import ServerState
 from privfair.privacy.statement import statement
 from privfair.randomness import stream
 
@@ -35,6 +37,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "engine": config.run.engine,
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
+        "absent": absences(outcome.state, [c.name for c in setting.federation.clients]),
         "data": {
             "name": setting.federation.name,
             "clients": _sizes(outcome),
@@ -54,6 +57,11 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     }
     finite: dict[str, Any] = _finite(summary)
     return finite
+
+
+def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Who did not answer, in which round (None: before the first or after the last), what it was asked, and why."""
+    return [{**asdict(absence), "client": names[absence.client]} for absence in state.absent]
 
 
 def _figures(outcome: RunOutcome) -> dict[str, Any]:
@@ -91,6 +99,7 @@ def _privacy(outcome: RunOutcome) -> dict[str, Any]:
             setting.federation.schema,
             plan=setting.server.plan,
             prices=private.desk.prices,
+            absent=bool(outcome.state.absent),
         )
     return {
         "private": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
@@ -10,7 +11,7 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.aggregation.base import ClientKeys, Role, ServerKeys
 from privfair.aggregation.ciphertext import Ciphertext, Header
-from privfair.aggregation.errors import TooMany, WrongEncoding, WrongLength
+from privfair.aggregation.errors import BadCiphertext, TooMany, WrongEncoding, WrongLength
 from privfair.aggregation.keys import ENCRYPTED, KeyPair, plain_keys
 from privfair.aggregation.quantiser import WEIGHT_SLACK, FixedPoint, check_weight
 from privfair.aggregation.streaming import SumOfChunks
@@ -110,6 +111,16 @@ class ServerAggregator:
         found = self._checked(contribution, name).header.length
         if found != length:
             raise WrongLength(name, f"must have {length} values", found, "Same model?")
+
+    def require_readable(self, contribution: bytes, weight: float, name: str) -> None:
+        """Raise the error that `add` would raise for this contribution, or if it is of another weight than asked for.
+
+        For contributions from elsewhere: one that is damaged is left out, and does not end the sum of the others.
+        """
+        ciphertext = self._checked(contribution, name)
+        if not math.isclose(ciphertext.header.weight, weight, rel_tol=1e-12):
+            raise BadCiphertext(name, f"must have the weight {weight:g}", ciphertext.header.weight)
+        SumOfChunks(self.keys).add(ciphertext, name)
 
     def _checked(self, data: bytes, name: str) -> Ciphertext:
         contribution = Ciphertext.from_bytes(data, name)

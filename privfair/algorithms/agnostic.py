@@ -38,6 +38,10 @@ class Agnostic(Plain):
         """The clients' shares."""
         return {"mixture": terms.weights}
 
+    def joined(self, memory: Memory, terms: Terms) -> Memory:
+        """The clients' shares again: they are those of other clients than before."""
+        return {"mixture": terms.weights}
+
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """The task alone."""
         return Task(), state.algorithm
@@ -51,13 +55,18 @@ class Agnostic(Plain):
         return 1.0 - float(stream(self.seed, "snapshot", state.round).random())  # in (0, 1]
 
     def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
-        """w ← Π(w + γτ·losses at the mean snapshot), over the clients that have records."""
+        """w ← Π(w + γτ·losses at the mean snapshot), over the clients that have records and answered."""
         mixture = memory["mixture"]
         present = [int(k) for k in np.flatnonzero(state.terms.records)]
         request = MeasureRequest(model, self.measures, at_snapshot=True)
-        losses = np.concatenate(measured(ask(present, lambda _: request), "loss"))
+        losses = measured(present, ask(present, lambda _: request), "loss")
+        heard = list(losses)
         moved = np.zeros_like(mixture)
-        moved[present] = project_to_simplex(mixture[present] + self.step * losses)
+        moved[present] = mixture[present]
+        mass = 1.0 if heard == present else float(mixture[heard].sum())  # who is silent keeps its share
+        if heard and mass > 0:
+            wanted = (mixture[heard] + self.step * np.concatenate(list(losses.values()))) / mass
+            moved[heard] = mass * project_to_simplex(wanted)
         return {"mixture": moved}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from privfair.arrays import FloatArray
 from privfair.interfaces import Ask, Memory, ServerState
-from privfair.messages import Model
+from privfair.messages import Model, Request, Scores
 from privfair.terms import Terms
 
 
@@ -21,6 +22,10 @@ class Plain:
         """Nothing."""
         return {}
 
+    def joined(self, memory: Memory, terms: Terms) -> Memory:
+        """As before."""
+        return memory
+
     def weights(self, state: ServerState, memory: Memory) -> FloatArray:
         """ν_k, each client's share of all records."""
         return state.terms.weights
@@ -28,6 +33,14 @@ class Plain:
     def snapshot_at(self, state: ServerState) -> float | None:
         """Not needed."""
         return None
+
+    def beside(self, state: ServerState) -> Mapping[int, Request]:
+        """Nothing."""
+        return {}
+
+    def heard(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+        """As before."""
+        return memory
 
     def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
         """As before."""

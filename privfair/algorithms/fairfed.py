@@ -49,12 +49,18 @@ class FairFed(Plain):
         """The clients' shares."""
         return {"weights": terms.weights}
 
+    def joined(self, memory: Memory, terms: Terms) -> Memory:
+        """The clients' shares again: they are those of other clients than before."""
+        return {"weights": terms.weights}
+
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """Ask for confusion counts, move the weights; clients follow their own penalty."""
-        replies = ask(range(state.clients), lambda _: MeasureRequest(state.model, self.measures))
-        moved = fairfed_weights(
-            state.algorithm["weights"], np.stack(measured(replies, "confusion")), self.beta, CONDITIONS[self.notion]
-        )
+        everyone = range(state.clients)
+        tables = measured(everyone, ask(everyone, lambda _: MeasureRequest(state.model, self.measures)), "confusion")
+        moved, heard = state.algorithm["weights"].copy(), list(tables)
+        if heard:  # who is silent keeps its weight, up to the common factor
+            confusion = np.stack(list(tables.values()))
+            moved[heard] = fairfed_weights(moved[heard], confusion, self.beta, CONDITIONS[self.notion])
         if not moved.sum() > 0:
             moved = state.terms.weights
         return OwnPenalty(self.kernel, self.strength), {"weights": moved / moved.sum()}

@@ -54,8 +54,11 @@ class FedFB(Plain):
 
     def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
         """Ask for the losses of every cell under the new model; move the weights."""
-        replies = ask(range(state.clients), lambda _: MeasureRequest(model, self.measures))
-        table = np.sum(measured(replies, "group_losses"), axis=0)
+        everyone = range(state.clients)
+        tables = measured(everyone, ask(everyone, lambda _: MeasureRequest(model, self.measures)), "group_losses")
+        if not tables:
+            return memory
+        table = np.sum(list(tables.values()), axis=0)
         step = self.step / np.sqrt(state.round + 1)
         sizes, losses = table[..., 0], table[..., 1]
         if self.notion == "statistical_parity":

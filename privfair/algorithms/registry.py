@@ -33,6 +33,8 @@ def build_algorithm(config: Config, schema: Schema, cells: Cells) -> Algorithm:
                 quotas=fairness.quotas,
                 domain=TaskKind.of(schema).score_range(cells.notion.score),
                 seed=config.run.seed,
+                rounds=federation.rounds,
+                lagged=federation.lagged_scores,
             )
         case "fedavg":
             return FedAvgOnly()
@@ -56,6 +58,8 @@ def _check_combination(config: Config) -> None:
         raise InputError("federation.optimizer", rule, f.optimizer)
     if f.method == "agnostic" and f.clients_per_round is not None:
         raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
+    if f.method != "mmd_fedavg" and f.lagged_scores:
+        raise InputError("federation.lagged_scores", "is for mmd_fedavg only", f.lagged_scores)
     if f.method != "mmd_fedavg" and f.drift_correction != "none":
         raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
 

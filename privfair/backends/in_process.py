@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from privfair.attendance import regrouped, singles
 from privfair.clients.client import Client
 from privfair.interfaces import Memory
-from privfair.messages import Reply, Request
+from privfair.messages import Answered, Asked, Reply, Request
 from privfair.replies import ReplyCheck
+from privfair.terms import Terms
 
 if TYPE_CHECKING:
     from privfair.privacy.desk import Desk
@@ -28,14 +30,19 @@ class InProcess:
         """How many there are."""
         return len(self.members)
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
-        """Ask each in turn."""
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """Ask each in turn; a client that refuses ends the simulation."""
+        asked = [request(k) for k in clients]
+        requests = [(k, single) for k, one in zip(clients, asked, strict=True) for single in singles(one)]
         if self.desk is None:
-            return [self._answer(k, request(k)) for k in clients]
-        return self.desk.answer([(k, request(k)) for k in clients], self._answer)
+            return regrouped(asked, [self._answer(k, single) for k, single in requests])
+        return regrouped(asked, self.desk.answer(requests, self._answer))
 
     def _answer(self, client: int, request: Request) -> Reply:
         return self.check(self.members[client].name, request, self.members[client].respond(request))
+
+    def agreed(self, terms: Terms) -> None:
+        """Nothing to do: the clients of a simulation are this process."""
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""

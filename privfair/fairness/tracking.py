@@ -122,6 +122,8 @@ class TrackedPenalty:
         if noisy is None or self._on_middle is None:
             return None
         weight = sum(factor * noisy.pads[c] for c, factor in factors.items())
+        if not weight:  # the groups' padding cancels out
+            return None
         middle = np.array([noisy.noise.middle])
         return Embedding(self._on_middle, middle, np.array([weight]), domain=self.shared.domain)
 

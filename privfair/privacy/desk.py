@@ -45,13 +45,23 @@ class Desk:
     """Answers requests for several clients of one process, in as few transactions as possible.
 
     retries: how many lost releases of one client and channel the plan has room for; None: no target, no limit.
+    unplanned: channels without that limit. Counts are one where the plan is made after them, by who sees how often
+    they were released; where the planner does not see that, no channel is.
     """
 
     def __init__(
-        self, ledger: Ledger, prices: Sequence[PriceList], *, run: str, fingerprint: str, retries: int | None
+        self,
+        ledger: Ledger,
+        prices: Sequence[PriceList],
+        *,
+        run: str,
+        fingerprint: str,
+        retries: int | None,
+        unplanned: Sequence[str] = (COUNTS,),
     ) -> None:
         """Look up what the run released before, if it is being resumed."""
         self._ledger, self._prices, self._fingerprint, self._retries = ledger, prices, fingerprint, retries
+        self._unplanned = unplanned
         self._tokens: dict[Place, list[str]] = defaultdict(list)
         self._prices_paid: dict[str, list[Spend]] = defaultdict(list)
         for token, spend in ledger.spends(run=run):
@@ -80,6 +90,15 @@ class Desk:
             self._stored += tokens
             messages |= made
         return [decode(messages[w.place]) for w in work]
+
+    def released(self, client: int, request: Request) -> bool:
+        """Whether something was, or may have been, released in the place of this request before."""
+        return bool(self._tokens.get(self._priced(client, request).place))
+
+    def stored(self, client: int, request: Request) -> bool:
+        """Whether the answer to this request is in the ledger already, and would be given again."""
+        tokens = self._tokens.get(self._priced(client, request).place, [])
+        return any(self._ledger.message(token) is not None for token in tokens)
 
     @property
     def begun_anew(self) -> bool:
@@ -169,9 +188,9 @@ class Desk:
         return None
 
     def _require_room(self, place: Place) -> None:
-        """A lost release is made again only while the plan has room for it. Counts are planned after the fact."""
+        """A lost release is made again only while the plan has room for it."""
         client, channel, _ = place
-        if self._retries is None or channel == COUNTS or not self._tokens[place]:
+        if self._retries is None or channel in self._unplanned or not self._tokens[place]:
             return
         lost = sum(len(t) - 1 for (c, ch, _), t in self._tokens.items() if (c, ch) == (client, channel) and t) + 1
         if lost > self._retries:

@@ -4,7 +4,7 @@ so that a bound of the plan is told only for what stayed within the plan."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from accountant.events import Event
 from accountant.spending import Spend
@@ -27,12 +27,15 @@ from privfair.terms import Terms
 Kind = tuple[str, str, str, Event]  # client, channel, group, event
 
 
-def planned_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList]) -> list[Spend]:
-    """The rows of all rounds to come and of the final evaluation."""
+def planned_spends(
+    state: ServerState, plan: Plan, rounds: int, prices: Sequence[PriceList] | Mapping[int, PriceList]
+) -> list[Spend]:
+    """The rows of all rounds to come and of the final evaluation; with a mapping, those of its clients."""
     terms, spends = state.terms, list[Spend]()
 
     def add(client: int, request: Request) -> None:
-        spends.extend(prices[client].spends(request))
+        if not isinstance(prices, Mapping) or client in prices:
+            spends.extend(prices[client].spends(request))
 
     for number in range(state.round, rounds):
         if terms.sharing is not None:
@@ -52,13 +55,19 @@ def planned_spends(state: ServerState, plan: Plan, rounds: int, prices: Sequence
     return spends
 
 
-def count_spends(terms: Terms, prices: Sequence[PriceList]) -> list[Spend]:
+def count_spends(terms: Terms, prices: Sequence[PriceList] | Mapping[int, PriceList]) -> list[Spend]:
     """The rows of the counts."""
-    return [spend for price in prices for spend in price.spends(CountsRequest(terms.counting))]
+    everyone = prices.values() if isinstance(prices, Mapping) else prices
+    return [spend for price in everyone for spend in price.spends(CountsRequest(terms.counting))]
 
 
 def beyond_plan(
-    released: Iterable[Spend], terms: Terms, plan: Plan, rounds: int, prices: Sequence[PriceList], retries: int
+    released: Iterable[Spend],
+    terms: Terms,
+    plan: Plan,
+    rounds: int,
+    prices: Sequence[PriceList] | Mapping[int, PriceList],
+    retries: int,
 ) -> list[str]:
     """Client and channel of what was released more often than planned, or not planned at all."""
     allowed: Counter[Kind] = Counter()

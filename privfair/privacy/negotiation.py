@@ -13,7 +13,8 @@ from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.fairness.quotas import largest_remainder_quotas
 from privfair.messages import Counts, CountsRequest
-from privfair.privacy.planning import Planner, Sampling
+from privfair.privacy.planning import Noise, Planner
+from privfair.privacy.workload import Sampling
 from privfair.terms import Terms
 
 
@@ -29,8 +30,13 @@ class PrivateCounts:
         """Counts, with their noise."""
         return CountsRequest(self.planner.count_noise)
 
-    def settle(self, counts: list[Counts]) -> Terms:
-        """Leave out who is too small, plan the rates, calibrate the noise."""
+    @property
+    def admits_later(self) -> bool:
+        """Only where neither rates nor noise follow from counts."""
+        return self.planner.one_phase and self.planner.config.counts != "public"
+
+    def settle(self, counts: list[Counts], noise: Noise | None = None) -> Terms:
+        """Leave out who is too small, plan the rates, calibrate the noise, or check that of others."""
         config = self.planner.config
         planner = replace(self.planner, count_releases=self.releases_of_counts())
         told = np.array([c.records for c in counts])
@@ -52,7 +58,7 @@ class PrivateCounts:
             )
         if config.counts == "public":
             planner = replace(planner, public_counts=cells)
-        return planner.terms(self._sampling(records, cells, least), records, cells, least)
+        return planner.terms(self._sampling(records, cells, least), records, cells, least, noise)
 
     def _least(self) -> int:
         """The smallest released count that is taken for more than noise: an empty cell passes once in about 40."""

@@ -27,7 +27,6 @@ from accountant.calibration import Channel
 from accountant.errors import InputError
 from accountant.events import Composed, Event, Nothing
 from accountant.neighbouring import Adjacency
-from privfair.arrays import FloatArray
 from privfair.config import PrivacyConfig
 from privfair.fairness.cells import Cells
 from privfair.kernels.parse import parse_kernel
@@ -36,6 +35,7 @@ from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
 from privfair.privacy.by_pld import by_pld, calibrated_factor
 from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
+from privfair.privacy.workload import Sampling, Workload
 from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
@@ -43,28 +43,7 @@ COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may
 LOOSER = 1.2
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What the run does, apart from noise: all of it public."""
-
-    rounds: int
-    epochs: int
-    batch_size: int
-    samples: int  # scores per cell and round, over all clients
-    shares_scores: bool
-    most_trainings: int  # rounds in which the busiest client trains
-    score_range: tuple[float, float] | None
-    kernel: str = "energy"
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Rates and steps: configured, or planned from released counts."""
-
-    sampling_rate: float
-    steps: int
-    quotas: NDArray[np.int64] | None  # (clients, cells)
-    rates: FloatArray | None  # (clients, cells); None: no scores, or public counts
+Noise = tuple[ScoreNoise | None, float | None]  # of scores, and the noise multiplier of updates
 
 
 @dataclass(frozen=True)
@@ -201,9 +180,19 @@ class Planner:
             return Terms(0 * ones, cells, counting=self.count_noise)
         return self.terms(self._configured(clients), ones, cells, 0)
 
-    def terms(self, sampling: Sampling, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Terms:
-        """The terms of these rates, with the noise that meets the target, for these counts."""
-        scores, multiplier, claim = self.calibrated(sampling)
+    def terms(
+        self,
+        sampling: Sampling,
+        records: NDArray[np.int64],
+        cells: NDArray[np.int64],
+        least: int,
+        noise: Noise | None = None,
+    ) -> Terms:
+        """The terms of these rates, with the noise that meets the target, for these counts.
+
+        `noise`: what somebody else found to meet it. It is not searched for again, but held against the target.
+        """
+        scores, multiplier, claim = self.calibrated(sampling) if noise is None else self._checked(sampling, *noise)
         sharing, updates = None, None
         if scores is not None and sampling.quotas is not None:
             sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
@@ -266,6 +255,28 @@ class Planner:
         if scores is not None:
             self._require_kernel(scores)
         multiplier = self._multiplier(sampling, scores)
+        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+
+    def _checked(
+        self, sampling: Sampling, scores: ScoreNoise | None, multiplier: float | None
+    ) -> tuple[ScoreNoise | None, float | None, Claim]:
+        """The noise and its claim, if it is of the planned kind, as given where it is given, and within the target."""
+        c, kind = self.config, self.config.predictions
+        if (scores is not None) != (self._noisy_scores and kind != "none") or (multiplier is None) != (
+            c.updates == "none"
+        ):
+            raise InputError("noise", "must be on the planned channels", "another")
+        if scores is not None and kind != "none":
+            low, high = self._require_range()
+            if scores != ScoreNoise(kind, c.prediction_noise or scores.scale, low, high):
+                raise InputError("noise of scores", "must be as planned", scores)
+            self._require_kernel(scores)
+        if multiplier is not None and not (multiplier > 0 and c.noise_multiplier in (None, multiplier)):
+            raise InputError("noise multiplier", "must be as planned", multiplier)
+        if c.epsilon is None and None in (
+            c.prediction_noise if scores else 0.0, c.noise_multiplier if multiplier else 0.0
+        ):  # fmt: skip
+            raise InputError("privacy.epsilon", "must be given where noise is not", None)
         return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
 
     def _rest(self, sampling: Sampling, scores: ScoreNoise | None, multiplier: float | None) -> list[Channel]:

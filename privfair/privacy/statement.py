@@ -26,6 +26,11 @@ from privfair.terms import Terms
 
 MOST_PLD = 16  # so many different PLD bounds are computed for one table; beyond, RDP alone
 
+ABSENCE = (
+    "That a client did not answer, and when: that must not depend on its records. Where few updates arrive, their sum "
+    "says more about each."
+)
+
 
 def statement(
     config: Config,
@@ -36,15 +41,20 @@ def statement(
     *,
     plan: Plan,
     prices: Sequence[PriceList],
+    absent: bool = False,
 ) -> dict[str, Any]:
-    """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so."""
+    """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so.
+
+    `absent`: whether clients did not answer at times. Who answers may depend on what was released before, so that not
+    what was released is told, but the bound of the plan, which holds for less as well.
+    """
     spends = [spend for _, spend in books.ledger.spends(run=books.run)]
     accountant = account(spends, planner.adjacency)
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
-    epsilon, by_plan, beyond = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices)
+    epsilon, by_plan, beyond = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices, absent=absent)
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
@@ -67,7 +77,10 @@ def statement(
         "noise": noise(terms, config.run.engine),
         "objective": objective(config, terms),
         "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
-        "not_covered": _not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
+        "not_covered": [
+            *_not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
+            *([ABSENCE] if absent else []),
+        ],
         "ledger": {
             "url": books.ledger.url,
             "id": books.ledger.ledger_id,
@@ -88,14 +101,18 @@ def total_epsilon(
     *,
     plan: Plan,
     prices: Sequence[PriceList],
+    absent: bool = False,
 ) -> tuple[dict[str, float], bool, list[str]]:
-    """(ε by RDP and by PLD, whether they are the plan's, what was released beyond it) of a run with these rows."""
+    """(ε by RDP and by PLD, whether they are the plan's, what was released beyond it) of a run with these rows.
+
+    `absent`: see `statement`.
+    """
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
     silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
-    by_plan = (claim.two_phases or silent) and math.isfinite(claim.pld)
+    by_plan = (claim.two_phases or silent or absent) and math.isfinite(claim.pld)
     if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
         pld = pld_or_rdp(partial(accountant.epsilon, delta))
         return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
@@ -133,7 +150,7 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
     if terms.updates is not None:
         u = terms.updates
         found["updates"] = {
-            "mechanism": f"gaussian (DP-SGD, {'Opacus' if engine == 'local' else f'{engine} engine'})",
+            "mechanism": f"gaussian (DP-SGD, {'stacked engine' if engine == 'stacked' else 'Opacus'})",
             "noise_multiplier": u.noise_multiplier,
             "max_grad_norm": u.max_grad_norm,
             "sampling_rate": u.sampling_rate,

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privfair.backends.stacked.engine import Asked, Engine
+from privfair.attendance import regrouped, singles
+from privfair.backends.stacked.engine import Asked as Pair
+from privfair.backends.stacked.engine import Engine
 from privfair.backends.stacked.lockstep import Failed
 from privfair.clients.client import Client
 from privfair.interfaces import Memory
-from privfair.messages import Reply, Request, TrainRequest
+from privfair.messages import Answered, Asked, Reply, Request, TrainRequest
 from privfair.replies import ReplyCheck
+from privfair.terms import Terms
 
 if TYPE_CHECKING:
     from privfair.privacy.desk import Bill, Desk
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 class Exchange:
     """A question: what the clients of one run reply. Where it has a bill, that is to be settled first."""
 
-    asked: list[Asked]
+    asked: list[Pair]
     bill: Bill | None = None
 
     @property
@@ -58,21 +61,22 @@ class Stacked:
         """How many there are."""
         return len(self.members)
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
-        """Ask all of them at once."""
-        requests = [(k, request(k)) for k in clients]
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """Ask all of them at once; a client that refuses ends the simulation."""
+        asked = [request(k) for k in clients]
+        requests = [(k, single) for k, one in zip(clients, asked, strict=True) for single in singles(one)]
         if self.desk is None:
-            return self._ask(requests)
+            return regrouped(asked, self._ask(requests))
         if self._settles and self.desk.begun_anew:
-            return self._ask(requests, self.desk.bill(requests))
-        made: dict[int, Reply] = {}
+            return regrouped(asked, self._ask(requests, self.desk.bill(requests)))
+        made: dict[int, Reply] = {}  # by the request's id: all of them live until the end of this function
 
-        def answer(client: int, asked: Request) -> Reply:
+        def answer(client: int, single: Request) -> Reply:
             if not made:  # the first that is paid for: all of this exchange are, and they are answered together
-                made.update(zip(clients, self._ask(requests), strict=True))
-            return made[client]
+                made.update(zip((id(r) for _, r in requests), self._ask(requests), strict=True))
+            return made[id(single)]
 
-        return self.desk.answer(requests, answer)
+        return regrouped(asked, self.desk.answer(requests, answer))
 
     def _ask(self, requests: list[tuple[int, Request]], bill: Bill | None = None) -> list[Reply]:
         replies = []
@@ -85,6 +89,9 @@ class Stacked:
                 raise reply.error
             replies.append(self.check(self.members[k].name, asked, reply))
         return replies
+
+    def agreed(self, terms: Terms) -> None:
+        """Nothing to do: the clients of a simulation are this process."""
 
     def client_state(self) -> Memory:
         """The control variates of those who have one."""

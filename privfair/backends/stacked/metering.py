@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from privfair.messages import Reply, Request
+from privfair.messages import Answered, Asked
 from privfair.metering import Metered, size
 
 
 class QuickMetered(Metered):
     """As `Metered`, with the same figures."""
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Request]) -> list[Reply]:
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         """Ask, and count."""
         requests = {k: request(k) for k in clients}
         replies = self.inner.exchange(clients, requests.__getitem__)

@@ -1,0 +1,92 @@
+"""Who answered and who did not: the roll of a round, and requests that travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from accountant.errors import InputError
+from privfair.interfaces import Absence, Ask
+from privfair.messages import (
+    Answered,
+    Asked,
+    Bundle,
+    BundleReply,
+    CountsRequest,
+    EvaluateRequest,
+    MeasureRequest,
+    Missing,
+    Reply,
+    Request,
+    ScoresRequest,
+    TrainRequest,
+)
+
+NAMES: dict[type, str] = {
+    CountsRequest: "counts",
+    ScoresRequest: "scores",
+    TrainRequest: "training",
+    MeasureRequest: "measures",
+    EvaluateRequest: "evaluation",
+}
+
+
+class Roll:
+    """Asks as `ask` does, and writes down who did not answer."""
+
+    def __init__(self, ask: Ask, round_number: int | None) -> None:
+        """Of one round, or of what is asked before the first and after the last."""
+        self._ask, self._round = ask, round_number
+        self.absent: list[Absence] = []
+
+    def ask(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """The replies, with `Missing` for those who did not answer."""
+        requests = {k: request(k) for k in clients}
+        replies = self._ask(clients, requests.__getitem__)
+        for k, reply in zip(clients, replies, strict=True):
+            for asked, answer in zip(singles(requests[k]), _answers(requests[k], reply), strict=True):
+                if isinstance(answer, Missing):
+                    self.absent.append(Absence(self._round, k, NAMES[type(asked)], answer.reason))
+        return replies
+
+
+def singles(asked: Asked) -> tuple[Request, ...]:
+    """The requests of a bundle; a single one is one of its own."""
+    return asked.requests if isinstance(asked, Bundle) else (asked,)
+
+
+def regrouped(asked: Sequence[Asked], replies: Sequence[Reply]) -> list[Answered]:
+    """Replies to the `singles` of all that was asked, in order, as replies to what was asked."""
+    rest = iter(replies)
+    return [
+        BundleReply(tuple(next(rest) for _ in one.requests)) if isinstance(one, Bundle) else next(rest) for one in asked
+    ]
+
+
+def ask_together(
+    ask: Ask, first: Mapping[int, Request], second: Mapping[int, Request]
+) -> tuple[dict[int, Reply | Missing], dict[int, Reply | Missing]]:
+    """What the clients of each mapping answered to it; who is in both is asked once, for both."""
+    clients = sorted({*first, *second})
+
+    def request(client: int) -> Asked:
+        requests = tuple(part[client] for part in (first, second) if client in part)
+        return requests[0] if len(requests) == 1 else Bundle(requests)
+
+    found: tuple[dict[int, Reply | Missing], dict[int, Reply | Missing]] = ({}, {})
+    for client, reply in zip(clients, ask(clients, request), strict=True):
+        answers = iter(_answers(request(client), reply))
+        for part, into in zip((first, second), found, strict=True):
+            if client in part:
+                into[client] = next(answers)
+    return found
+
+
+def _answers(asked: Asked, reply: Answered) -> tuple[Reply | Missing, ...]:
+    """One answer for each single request; who did not answer a bundle did not answer any of it."""
+    count = len(singles(asked))
+    if isinstance(reply, Missing):
+        return (reply,) * count
+    answers = reply.replies if isinstance(reply, BundleReply) else (reply,)
+    if len(answers) != count or isinstance(reply, BundleReply) != isinstance(asked, Bundle):
+        raise InputError("reply", f"must have {count} answers", len(answers))
+    return answers

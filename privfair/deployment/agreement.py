@@ -1,0 +1,195 @@
+"""What a data holder agreed to, and whether a request is that. The server cannot ask for more."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from accountant.errors import InputError, Refused
+from privfair.algorithms.mmd_fedavg import MmdFedAvg
+from privfair.deployment.plan import terms_to_text
+from privfair.messages import (
+    Counts,
+    CountsRequest,
+    EvaluateRequest,
+    MeasureRequest,
+    Objective,
+    OwnPenalty,
+    PrivateWork,
+    Request,
+    Reweighted,
+    ScoreRelease,
+    ScoresRequest,
+    Task,
+    Tracked,
+    TrainRequest,
+)
+from privfair.parts import Parts
+from privfair.privacy.negotiation import PrivateCounts
+from privfair.round import ExactCounts
+from privfair.terms import Terms
+
+OBJECTIVES: dict[str, type] = {
+    "mmd_fedavg": Tracked,
+    "fedavg": Task,
+    "agnostic": Task,
+    "local_fairness": OwnPenalty,
+    "fairfed": OwnPenalty,
+    "fedfb": Reweighted,
+}
+NOISE = ("steps", "sampling_rate", "noise_multiplier", "max_grad_norm")  # what privacy rests on: to the last bit
+
+
+class Declined(Refused):
+    """A request that is not the agreed one."""
+
+
+def negotiator_of(parts: Parts) -> ExactCounts | PrivateCounts:
+    """How terms follow from counts where nobody sees all ledgers: repetitions of lost counts are planned for."""
+    if parts.planner is None:
+        return ExactCounts()
+    releases = 1 + parts.config.privacy.retries
+    return PrivateCounts(parts.planner, lambda: releases)
+
+
+def require_acceptable(terms: Terms, before: Terms | None, parts: Parts, me: int, own: Counts | None) -> None:
+    """Nothing, if these terms follow from the plan and the counts in them; `own` are those that this holder told.
+
+    Noise that somebody else calibrated is held against the target. Terms may change while clients join, but not the
+    noise, nor the counts of those who are there.
+    """
+    if terms.records.shape != (parts.clients,) or terms.cells.shape != (parts.clients, len(parts.cells)):
+        raise Declined("The terms are not those of so many data holders and groups.")
+    if own is not None and terms.records[me]:
+        same = terms.records[me] == own.records and _equal(terms.cells[me], own.cells)
+        _require(bool(same), "The terms have other counts of this data holder than it told.")
+    if terms_to_text(_settled(terms, parts)) != terms_to_text(terms):
+        raise Declined(
+            "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
+            "version of privfair, or of its requirements?"
+        )
+    if before is not None and (_noise(before) != _noise(terms) or not _grown(before, terms)):
+        raise Declined("The terms have changed for data holders that were there before.")
+
+
+def _settled(terms: Terms, parts: Parts) -> Terms:
+    """The terms that follow from the counts in these; the claim as told, if it is that of the noise up to rounding."""
+    counts = [Counts(int(n), cells) for n, cells in zip(terms.records, terms.cells, strict=True)]
+    negotiator = negotiator_of(parts)
+    try:
+        if isinstance(negotiator, ExactCounts):
+            return negotiator.settle(counts)
+        scores = None if terms.sharing is None else terms.sharing.noise
+        multiplier = None if terms.updates is None else terms.updates.noise_multiplier
+        settled = negotiator.settle(counts, (scores, multiplier))
+    except InputError as error:
+        raise Declined(f"No terms follow from these counts: {error}") from None
+    mine, told = settled.claim, terms.claim
+    if mine and told and all(math.isclose(getattr(mine, m), getattr(told, m), rel_tol=1e-9) for m in ("rdp", "pld")):
+        settled = replace(settled, claim=replace(mine, rdp=told.rdp, pld=told.pld))
+    return settled
+
+
+def _noise(terms: Terms) -> tuple[Any, ...]:
+    return (terms.sharing and terms.sharing.noise, terms.updates and asdict(terms.updates), terms.evaluation)
+
+
+def _grown(before: Terms, after: Terms) -> bool:
+    known = before.records > 0
+    return _equal(before.records[known], after.records[known]) and _equal(before.cells[known], after.cells[known])
+
+
+def require_planned(request: Request, parts: Parts, terms: Terms | None, me: int) -> None:
+    """Nothing, if this is what the plan has this data holder answer; otherwise `Declined`, with the reason."""
+    if isinstance(request, CountsRequest):
+        agreed = None if parts.planner is None else parts.planner.count_noise
+        _require(request.noise == agreed, "The counts are asked for with other noise than agreed.")
+        return
+    if terms is None:
+        raise Declined("Nothing but counts is told before there are terms.")
+    if isinstance(request, ScoresRequest | TrainRequest):
+        rounds = parts.config.federation.rounds
+        _require(0 <= request.round < rounds, f"The plan has {rounds} rounds, and no round {request.round}.")
+    match request:
+        case ScoresRequest():
+            _scores(request, parts, terms, me)
+        case TrainRequest():
+            _training(request, parts, terms, me)
+        case MeasureRequest():
+            known = parts.planner is None and set(request.quantities) <= set(parts.algorithm.measures)
+            _require(known, "The plan has no local figures told.")
+        case EvaluateRequest():
+            agreed_noise = terms.evaluation is not None and request.noise == terms.evaluation
+            _require(agreed_noise, "The plan has no evaluation with this noise.")
+
+
+def _scores(request: ScoresRequest, parts: Parts, terms: Terms, me: int) -> None:
+    _require(isinstance(parts.algorithm, MmdFedAvg), "The plan has no scores told.")
+    _require(request.quotas.shape == (len(parts.cells),) and bool((request.quotas >= 0).all()), "No such scores.")
+    if terms.sharing is None:
+        exact = parts.planner is None or parts.config.privacy.predictions == "none"
+        _require(exact and request.release is None, "The plan has no such scores told.")
+        return
+    rates = None if terms.sharing.rates is None else terms.sharing.rates[me]
+    agreed = ScoreRelease(terms.sharing.noise, rates)
+    found = request.release
+    same = found is not None and found.noise == agreed.noise and _equal(found.rates, rates)
+    _require(same and _equal(request.quotas, terms.sharing.quotas[me]), "The scores are not asked for as agreed.")
+
+
+def _training(request: TrainRequest, parts: Parts, terms: Terms, me: int) -> None:
+    plan, optimizer, private = parts.plan, parts.optimizer, parts.planner is not None
+    cohort = plan.cohort(request.round, parts.clients)
+    _require(me in cohort and terms.records[me] > 0, f"This data holder does not train in round {request.round}.")
+    agreed = terms.work(me, plan.work(request.round, optimizer.proximal))
+    _require(type(request.work) is type(agreed), "The training is not asked for as agreed (DP-SGD, or not).")
+    for name, value in asdict(agreed).items():
+        found = getattr(request.work, name)
+        exact = not isinstance(value, float) or (isinstance(agreed, PrivateWork) and name in NOISE)
+        same = found == value if exact else math.isclose(found, value, rel_tol=1e-9)
+        _require(same, f"The training is not asked for as agreed: {name} is {found}, and was to be {value}.")
+    share = len(cohort) / parts.clients
+    _require(request.participation == share, "The training is not asked for as agreed: participation.")
+    _require(request.correct == optimizer.uses_control, "The training is not asked for as agreed: control variates.")
+    snapshot = request.snapshot_at is not None
+    _require(snapshot == parts.algorithm.snapshots, "The training is not asked for as agreed: snapshots.")
+    weight, most = request.weight, 1 / share
+    if private:
+        same = math.isclose(weight, float(terms.weights[me]) / share, rel_tol=1e-9)
+        _require(same, "The weight is not that of the released counts.")
+    _require(0 <= weight <= most * (1 + 1e-9), "The weight is no share of a whole.")
+    _objective(request.objective, parts, terms)
+
+
+def _objective(objective: Objective, parts: Parts, terms: Terms) -> None:
+    method = parts.config.federation.method
+    _require(isinstance(objective, OBJECTIVES[method]), f"{method} has another objective.")
+    fairness = parts.config.fairness
+    if isinstance(objective, OwnPenalty):
+        same = (objective.kernel, objective.strength) == (fairness.kernel, fairness.strength)
+        _require(same, "The penalty is not the agreed one.")
+    if isinstance(objective, Tracked):
+        shared = objective.shared
+        same = (shared.kernel, shared.strength) == (fairness.kernel, fairness.strength)
+        _require(
+            same and objective.drift == parts.config.federation.drift_correction, "The penalty is not the agreed one."
+        )
+        count = len(parts.cells)
+        sizes = {len(shared.scores), len(shared.weights), len(shared.counts)}
+        whole = sizes == {count} and all(s.shape == w.shape for s, w in zip(shared.scores, shared.weights, strict=True))
+        _require(whole, "The shared scores are not those of the agreed groups.")
+        _require((shared.noisy is None) == (terms.sharing is None), "The shared scores are not noisy as agreed.")
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise Declined(reason)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is None or other is None:
+        return one is other
+    return bool(np.array_equal(one, other))

@@ -1,0 +1,235 @@
+"""The server of a federation on several machines: the same rounds, without data and without the secret key."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accountant.errors import InputError
+from privfair.aggregation import ClientAggregator, ServerAggregator, ServerKeys, load_server, plain_keys
+from privfair.attendance import Roll
+from privfair.config import Config
+from privfair.deployment.agreement import negotiator_of
+from privfair.deployment.plan import holders, schema_from_json, shared_plan
+from privfair.deployment.remote import Link, Remote
+from privfair.deployment.sums import Recorded, Sums
+from privfair.fairness.released import released_figures
+from privfair.interfaces import Absence, ServerState, answered
+from privfair.messages import EvaluateRequest, Evaluation, Parameters, Reply, Request, Sealed, TrainRequest, Update
+from privfair.parts import Parts
+from privfair.randomness import stream
+from privfair.replica import Replica
+from privfair.replies import ReplyCheck
+from privfair.round import Keeper, KeptByClients, KeptByServer, Server, begin, run_round
+from privfair.run_directory import Checkpoint, RunDirectory
+from privfair.storage import write_bytes, write_json
+
+RUN, ROUNDS = "run.json", "rounds.json"
+
+
+def new_run() -> str:
+    """A name for a run; every data holder adds its own division of records to it in its ledger."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+@dataclass
+class Coordinator:
+    """One run at the server."""
+
+    config: Config
+    folder: RunDirectory
+    parts: Parts
+    remote: Remote
+    server: Server
+    recorded: Recorded
+    replica: Replica | None  # None: the model is the clients' secret
+
+    def run(self) -> ServerState:
+        """All rounds, or those that a checkpoint in the folder has not seen yet; the final state."""
+        started, rounds = time.perf_counter(), self.config.federation.rounds
+        checkpoint = self.folder.read_checkpoint()
+        before = 0.0 if checkpoint is None else checkpoint.seconds
+        state = begin(self.server) if checkpoint is None else self._restored(checkpoint)
+        released = None if checkpoint is None else checkpoint.released
+        if checkpoint is None:
+            self._write(state, before, None)
+        while state.round < rounds:
+            state = run_round(state, self.server)
+            self._write(state, before + time.perf_counter() - started, None)
+        if state.terms.evaluation is not None and released is None:
+            state, released = self._evaluated(state)
+        model = b"" if self.replica is None else np.ascontiguousarray(self.replica.result).tobytes()
+        unheard = self.remote.end(self.recorded.count, model)
+        late = tuple(Absence(None, missing.client, "end", missing.reason) for missing in unheard)
+        state = replace(state, absent=(*state.absent, *late))
+        self._write(state, before + time.perf_counter() - started, released)
+        return state
+
+    def _evaluated(self, state: ServerState) -> tuple[ServerState, tuple[Evaluation, ...]]:
+        noise = state.terms.evaluation
+        if noise is None:
+            return state, ()
+        model = state.model if self.replica is None else Parameters(self.replica.result)
+        request, everyone = EvaluateRequest(model, noise), range(state.clients)
+        roll = Roll(self.remote.exchange, None)
+        found = tuple(answered(Evaluation, everyone, roll.ask(everyone, lambda _: request)).values())
+        return replace(state, absent=(*state.absent, *roll.absent)), found
+
+    def _restored(self, checkpoint: Checkpoint) -> ServerState:
+        self.recorded.count = int(checkpoint.replica["sums"][0])
+        if self.replica is None:
+            last = self.recorded.sums.get(self.recorded.count)
+            model: Sealed | Parameters = last or Sealed(0, b"")
+        else:
+            self.replica.restore({n: v for n, v in checkpoint.replica.items() if n != "sums"})
+            model = self.replica.message()
+        self.remote.bytes_up += checkpoint.bytes_up
+        self.remote.bytes_down += checkpoint.bytes_down
+        self.remote.agreed(checkpoint.terms)
+        return ServerState(
+            checkpoint.round, model, checkpoint.terms, checkpoint.algorithm, checkpoint.uncounted, checkpoint.absent
+        )
+
+    def _write(self, state: ServerState, seconds: float, released: tuple[Evaluation, ...] | None) -> None:
+        """Write down where the run is: what it needs to go on, then how many sums there are after each round."""
+        kept = {} if self.replica is None else self.replica.state()
+        self.folder.write_checkpoint(
+            Checkpoint(
+                identity="",
+                round=state.round,
+                terms=state.terms,
+                algorithm=state.algorithm,
+                replica={**kept, "sums": np.array([self.recorded.count])},
+                client_state={},
+                history=(),
+                bytes_up=self.remote.bytes_up,
+                bytes_down=self.remote.bytes_down,
+                seconds=seconds,
+                released=released,
+                uncounted=state.uncounted,
+                absent=state.absent,
+            )
+        )
+        path = self.folder.path / ROUNDS
+        known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        write_json(path, {**known, str(state.round): self.recorded.count})
+
+
+def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
+    """Gather the data holders and make everything that the server needs; a folder with a checkpoint is continued."""
+    names = holders(config)
+    keys = _server_keys(config)  # before anybody is asked
+    run = _run_name(folder)
+    sums = Sums(folder / "sums")
+    plan = json.dumps(shared_plan(config), sort_keys=True)
+    remote = Remote(link, names, run=run, plan=plan, sums=sums, deadline=config.run.deadline, wait=config.run.wait)
+    schema = schema_from_json(remote.gather(config.run.min_clients or len(names)))
+    parts = Parts.of(config, schema, len(names))
+    if parts.planner is not None:
+        parts.planner.require_plannable()  # before counts: a wrong key must not cost anything
+    model = parts.model()
+    adder = ServerAggregator(keys, parts.fixed_point)
+    replica: Replica | None = None
+    keeper: Keeper = KeptByClients()
+    if config.scheme == "plain":
+        opener = ClientAggregator(plain_keys(quantise=config.aggregation.quantise).client, parts.fixed_point)
+        replica = parts.replica(model.parameters(), opener)
+        keeper = KeptByServer(replica)
+    recorded = Recorded(keeper, sums)
+    size = parts.contribution_size(model.parameters().size)
+    check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size)
+    remote.check = _Check(check, adder, replica)
+    server = Server(remote, parts.algorithm, parts.optimizer, parts.plan, adder, recorded, negotiator_of(parts))
+    return Coordinator(config, RunDirectory(folder), parts, remote, server, recorded, replica)
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Whether a reply from elsewhere can be used: one that cannot is left out, and does not end the run."""
+
+    check: ReplyCheck
+    adder: ServerAggregator
+    replica: Replica | None
+
+    def __call__(self, client: str, request: Request, reply: Reply) -> Reply:
+        """The reply, or an `InputError`."""
+        self.check(client, request, reply)
+        if isinstance(reply, Update) and isinstance(request, TrainRequest):
+            name = f"contribution of client {client!r}"
+            self.adder.require_readable(reply.contribution, request.weight, name)
+            if self.replica is not None and not np.isfinite(self.replica.aggregator.open(reply.contribution)).all():
+                raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
+        return reply
+
+
+def _run_name(folder: Path) -> str:
+    path = folder / RUN
+    if not path.is_file():
+        write_json(path, {"run": new_run()})
+    return str(json.loads(path.read_text())["run"])
+
+
+def _server_keys(config: Config) -> ServerKeys:
+    """The server's key; a secret one is refused: the server is not to have it."""
+    if config.scheme == "plain":
+        return plain_keys(quantise=config.aggregation.quantise).server
+    if config.aggregation.keys is None:
+        remedy = "Make a pair with `privfair keys new DIR`, and give the server its server.key."
+        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
+    path = Path(config.aggregation.keys)
+    if path.is_dir() and (path / "client.key").exists():
+        remedy = "The server opens nothing: give it server.key alone."
+        raise InputError("aggregation.keys", "must be without the secret client.key at the server", str(path), remedy)
+    keys = load_server(path)
+    if keys.scheme != config.scheme:
+        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", keys.scheme)
+    return keys
+
+
+def write_results(coordinator: Coordinator, state: ServerState) -> dict[str, Any]:
+    """metrics.json, and the model where it is no secret: what a server without data can tell."""
+    from safetensors.torch import save
+
+    config, path = coordinator.config, coordinator.folder.path
+    names = holders(config)
+    claim = state.terms.claim
+    if coordinator.replica is not None:
+        model = coordinator.parts.model()
+        model.load(coordinator.replica.result)
+        weights = {name: tensor.detach().clone() for name, tensor in model.module.state_dict().items()}
+        write_bytes(path / "model.safetensors", save(weights))
+    checkpoint = coordinator.folder.read_checkpoint()
+    noise, figures = state.terms.evaluation, None
+    if checkpoint is not None and checkpoint.released and noise is not None:
+        tables = [evaluation.confusion for evaluation in checkpoint.released]
+        figures = released_figures(tables, coordinator.parts.schema, noise, stream(config.run.seed, "released"))
+    metrics = {
+        "rounds": state.round,
+        "released": figures,  # accuracy and unfairness, where the plan has them told (privacy.evaluation)
+        "clients": {name: {"released": int(n)} for name, n in zip(names, state.terms.records, strict=True)},
+        "absent": [{**vars(absence), "client": names[absence.client]} for absence in state.absent],
+        "bytes": {"up": coordinator.remote.bytes_up, "down": coordinator.remote.bytes_down},
+        "seconds": {"total": None if checkpoint is None else checkpoint.seconds},
+        "aggregation": {"scheme": config.scheme},
+        "privacy": {
+            "planned": None if claim is None else {"rdp": claim.rdp, "pld": claim.pld, "delta": claim.delta},
+            "spent": "Every data holder's own ledger tells what it spent: privfair audit.",
+        },
+    }
+    write_json(path / "metrics.json", _finite(metrics))
+    return metrics
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return {key: _finite(inner) for key, inner in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,88 @@
+"""What travels between server and data holder, as flat records of numbers, texts and bytes.
+
+hello    ->  here                       once for every node: who are you, and is this your plan?
+order    ->  answer                     a request under the agreed terms, with the sums that the holder has not seen
+end      ->  ended                      the last sums
+anything ->  refused                    with the reason, and a code where the server can help
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from accountant.errors import InputError
+from privfair.messages import Sealed
+
+VERSION = 1
+Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
+Envelope = dict[str, Value]
+
+# codes of refusals that the server can do something about
+UNKNOWN_RUN, BEHIND, NO_TERMS, FINAL = "unknown-run", "behind", "no-terms", ""
+
+
+def sealed(kind: str, run: str, **content: Value) -> Envelope:
+    """A message of this kind."""
+    return {"version": VERSION, "kind": kind, "run": run, **content}
+
+
+def refusal(reason: str, *, code: str = FINAL, sums: int = 0) -> Envelope:
+    """No, and why."""
+    return {"version": VERSION, "kind": "refused", "reason": reason, "code": code, "sums": sums}
+
+
+def text(envelope: Mapping[str, Value], name: str) -> str:
+    """A text of a message; `InputError` if it is none."""
+    value = envelope.get(name)
+    if not isinstance(value, str):
+        raise InputError(f"message's {name}", "must be a text", type(value).__name__)
+    return value
+
+
+def number(envelope: Mapping[str, Value], name: str) -> int:
+    """A whole number of a message; `InputError` if it is none."""
+    value = envelope.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"message's {name}", "must be a whole number", type(value).__name__)
+    return value
+
+
+def byte_parts(envelope: Mapping[str, Value], name: str) -> list[bytes]:
+    """A list of bytes of a message; `InputError` if it is none. An empty list may come without a type."""
+    value = envelope.get(name)
+    if not isinstance(value, list) or not all(isinstance(part, bytes) for part in value):
+        raise InputError(f"message's {name}", "must be a list of bytes", type(value).__name__)
+    return [part for part in value if isinstance(part, bytes)]
+
+
+def require_kind(envelope: Mapping[str, Value], *kinds: str) -> str:
+    """The kind of a message, if it is of this version and one of these kinds."""
+    if envelope.get("version") != VERSION:
+        remedy = "Use the same privfair everywhere."
+        raise InputError("message", f"must be of version {VERSION}", envelope.get("version"), remedy)
+    kind = text(envelope, "kind")
+    if kind not in kinds:
+        raise InputError("message", f"must be of kind {' or '.join(kinds)}", kind)
+    return kind
+
+
+def pack_sums(sums: Sequence[Sealed]) -> dict[str, Value]:
+    """Sums as fields of a message."""
+    return {
+        "sums": [s.total for s in sums],
+        "sum_rounds": [s.round for s in sums],
+        "sum_shares": [float(s.share) for s in sums],
+    }
+
+
+def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
+    """What `pack_sums` packed."""
+    totals, rounds, shares = byte_parts(envelope, "sums"), envelope.get("sum_rounds"), envelope.get("sum_shares")
+    if not isinstance(rounds, list) or not isinstance(shares, list) or not len(totals) == len(rounds) == len(shares):
+        raise InputError("message's sums", "must be whole", "lists of other lengths")
+    found = []
+    for total, number_, share in zip(totals, rounds, shares, strict=True):
+        if not isinstance(number_, int) or not isinstance(share, float):
+            raise InputError("message's sums", "must have numbers and shares", "others")
+        found.append(Sealed(number_, total, share))
+    return found

@@ -1,0 +1,37 @@
+"""What a data holder has of its own: its records, and its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from accountant.errors import InputError
+from privfair.aggregation import ClientKeys, load_client, plain_keys
+from privfair.config import Config
+from privfair.datasets.records import ClientData, Federation
+from privfair.datasets.registry import load as load_dataset
+
+
+def own_records(config: Config, name: str) -> Federation:
+    """The data of one holder: its part of a dataset, or the whole of a file without a client column."""
+    data = config.data
+    found = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
+    parts = {client.name: client for client in found.clients}
+    if data.name == "csv" and data.options.get("client") is None:
+        whole = found.clients[0]
+        parts = {name: ClientData(name, whole.train, whole.test)}
+    if name not in parts:
+        raise InputError("client", "must have records in the data", name)
+    return Federation(found.name, found.schema, (parts[name],), found.notes, found.encoder)
+
+
+def own_key(config: Config) -> ClientKeys:
+    """The holder's key; none for the plain scheme."""
+    if config.scheme == "plain":
+        return plain_keys(quantise=config.aggregation.quantise).client
+    if config.aggregation.keys is None:
+        remedy = "Make a pair with `privfair keys new DIR`, and give every data holder its client.key."
+        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
+    keys = load_client(Path(config.aggregation.keys))
+    if keys.scheme != config.scheme:
+        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", keys.scheme)
+    return keys

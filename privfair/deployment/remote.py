@@ -1,0 +1,287 @@
+"""The server's side of a federation on several machines: requests out as messages, replies in, absences noticed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from accountant.errors import InputError, Refused
+from privfair.attendance import singles
+from privfair.deployment.envelopes import (
+    FINAL,
+    Envelope,
+    Value,
+    byte_parts,
+    number,
+    pack_sums,
+    require_kind,
+    sealed,
+    text,
+)
+from privfair.deployment.plan import digest, terms_to_text
+from privfair.deployment.sums import Sums
+from privfair.interfaces import Memory
+from privfair.messages import Answered, Asked, Bundle, BundleReply, CountsRequest, Missing, Reply, Request, Sealed
+from privfair.metering import size
+from privfair.request_wire import encode_request
+from privfair.terms import Terms
+from privfair.wire import decode
+
+POLL = 1.0  # seconds between two looks for clients that have not come yet
+PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
+
+
+class Link(Protocol):
+    """Carries messages to nodes and back."""
+
+    def nodes(self) -> set[int]:
+        """Who is connected now."""
+        ...
+
+    def exchange(self, messages: Mapping[int, Envelope], deadline: float) -> dict[int, Mapping[str, Value] | str]:
+        """What each node answered within so many seconds, or in words why it did not."""
+        ...
+
+
+@dataclass
+class Node:
+    """A node that has introduced itself, and what it is known to have."""
+
+    id: int
+    sums: int  # so many sums it has opened
+    terms_id: str = ""  # of the terms it accepted
+
+
+Check = Callable[[str, Request, Reply], Reply]  # (client, request, reply) -> the reply, or an InputError
+
+
+class Remote:
+    """Clients by name, wherever they are. A node speaks for the client whose name its owner gave it."""
+
+    def __init__(
+        self, link: Link, names: Sequence[str], *, run: str, plan: str, sums: Sums, deadline: float, wait: float
+    ) -> None:
+        """Nobody is known yet: see `gather`. `deadline`: seconds for an answer; `wait`: for an introduction."""
+        self._link, self._names, self._sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
+        self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer
+        self._run, self._plan = run, plan
+        self._known: dict[str, Node] = {}
+        self._turned_away: dict[int, str] = {}  # nodes whose hello was answered with a refusal, and why
+        self._reasons: dict[str, str] = {}  # of clients that refused
+        self._terms, self._terms_id = "", ""
+        self.schema: str | None = None
+        self.bytes_up = self.bytes_down = 0
+        self.check: Check = lambda client, request, reply: reply
+
+    @property
+    def clients(self) -> int:
+        """How many the plan has."""
+        return len(self._names)
+
+    # ---- who is there
+
+    def gather(self, least: int) -> str:
+        """Wait for everybody, or, when time is up, for the least number that may begin; the schema that they share."""
+        wait = self._wait
+        end = time.monotonic() + wait
+        schemas: dict[str, str] = {}
+        while True:
+            self._not_before.clear()
+            schemas |= self._greet(schema=None)
+            if len(self._known) == self.clients or (time.monotonic() > end and len(self._known) >= max(1, least)):
+                break
+            if time.monotonic() > end:
+                came = f"{len(self._known)} of {self.clients} ({', '.join(sorted(self._known)) or 'nobody'})"
+                remedy = "; ".join([*self._turned_away.values(), *self._reasons.values()])
+                raise Refused(f"Not enough data holders came within {wait:g} s: {came}. {remedy}".strip())
+            time.sleep(min(POLL, max(0.0, end - time.monotonic())) or POLL)
+        self.schema, _ = Counter(schemas.values()).most_common(1)[0]
+        for name in [name for name, schema in schemas.items() if schema != self.schema]:
+            self._reasons[name] = "Its schema (features, groups, labels) is not that of the others."
+            self._known.pop(name, None)
+        return self.schema
+
+    def _greet(self, schema: str | None) -> dict[str, str]:
+        """Say hello to every node that is not known; the schemas of those who are now."""
+        there = self._link.nodes()
+        known = {node.id for node in self._known.values()}
+        now = time.monotonic()
+        new = sorted(n for n in there - known - self._turned_away.keys() if now >= self._not_before.get(n, now))
+        if not new:
+            return {}
+        hello = sealed("hello", self._run, plan=self._plan)
+        found: dict[str, str] = {}
+        for node, answer in self._carried(dict.fromkeys(new, hello), self._wait).items():
+            if isinstance(answer, str):  # not there after all: those who are must not wait for it again and again
+                self._not_before[node] = time.monotonic() + PATIENCE * self._wait
+                continue
+            try:
+                if require_kind(answer, "here", "refused") == "refused":
+                    raise InputError("data holder", f"refused: {text(answer, 'reason')}", node)
+                name, told = text(answer, "client"), text(answer, "schema")
+                self._admit(node, name, told, schema, number(answer, "sums"), there)
+                found[name] = told
+            except InputError as error:
+                self._turned_away[node] = str(error)
+        return found
+
+    def _admit(self, node: int, name: str, told: str, schema: str | None, sums: int, there: set[int]) -> None:
+        if name not in self._names:
+            raise InputError("data holder", f"must be one of {', '.join(self._names)}", name)
+        if schema is not None and told != schema:
+            raise InputError(f"schema of {name}", "must be that of the others", "another")
+        before = self._known.get(name)
+        if before is not None and before.id in there:
+            raise InputError(f"data holder {name}", "must be one node", "a second one")
+        self._known[name] = Node(node, sums)
+
+    def _carried(self, messages: Mapping[int, Envelope], deadline: float) -> dict[int, Mapping[str, Value] | str]:
+        """What the link brings back; the bytes of what went and came are counted."""
+        found = self._link.exchange(messages, deadline) if messages else {}
+        self.bytes_down += sum(size(message) for message in messages.values())
+        self.bytes_up += sum(size(answer) for answer in found.values() if not isinstance(answer, str))
+        return found
+
+    # ---- exchanges
+
+    def agreed(self, terms: Terms) -> None:
+        """From here on orders are under these terms."""
+        self._terms = terms_to_text(terms)
+        self._terms_id = digest(self._terms)
+
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """Send each client its request; its reply, or `Missing` with the reason."""
+        asked = {k: request(k) for k in clients}
+        if asked:
+            self._greet(self.schema)
+        answers: dict[int, Answered] = {}
+        started = time.monotonic()
+        for _ in range(2):  # once more for those who lack something that the server can send
+            left = max(1.0, self._deadline - (time.monotonic() - started))
+            answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left)
+        return [answers.get(k, Missing(k, "It did not have what it needed.")) for k in clients]
+
+    def _sent(self, asked: Mapping[int, Asked], left: float) -> dict[int, Answered]:
+        """The answers to orders; without those whose refusal can be cured."""
+        there = self._link.nodes() if asked else set()
+        answers: dict[int, Answered] = {}
+        orders: dict[int, Envelope] = {}
+        client_of: dict[int, int] = {}
+        for k, one in asked.items():
+            node = self._known.get(self._names[k])
+            if node is None or node.id not in there:
+                away = "Its node is not connected." if node is not None else "It has not come."
+                answers[k] = Missing(k, self._reasons.get(self._names[k], away))
+                continue
+            orders[node.id], client_of[node.id] = self._order(node, one), k
+        found = self._carried(orders, left)
+        for id_, k in client_of.items():
+            answer = self._read(k, asked[k], found.get(id_, "It did not answer in time."))
+            if answer is not None:
+                answers[k] = answer
+        return answers
+
+    def _order(self, node: Node, asked: Asked) -> Envelope:
+        """The message of a request: with the terms and the sums that the node does not have."""
+        terms_id = node.terms_id if isinstance(asked, CountsRequest) else self._terms_id  # counts come before terms
+        missing = []
+        model = next((s.model for s in singles(asked) if not isinstance(s, CountsRequest)), None)
+        if isinstance(model, Sealed):
+            if model.round and self._sums.get(model.round) is None:
+                self._sums.keep(model.round, model.total, model.share)
+            wanted = range(node.sums + 1, model.round + 1)
+            missing = [s for s in (self._sums.get(n) for n in wanted) if s is not None]
+        return sealed(
+            "order",
+            self._run,
+            request=[encode_request(_stripped(asked))],
+            terms_id=terms_id,
+            terms=self._terms if terms_id and terms_id != node.terms_id else "",
+            **pack_sums(missing),
+        )
+
+    def _read(self, k: int, asked: Asked, answer: Mapping[str, Value] | str) -> Answered | None:
+        """The replies of an answer; None where the refusal can be cured by sending more."""
+        name = self._names[k]
+        node = self._known[name]
+        if isinstance(answer, str):
+            return Missing(k, answer)
+        try:
+            kind = require_kind(answer, "answer", "refused")
+            node.sums = number(answer, "sums")
+            if kind == "refused":
+                return self._refused(k, node, answer)
+            if not isinstance(asked, CountsRequest):
+                node.terms_id = self._terms_id
+            messages, reasons = byte_parts(answer, "replies"), answer.get("reasons")
+            requests = singles(asked)
+            if not isinstance(reasons, list) or not len(messages) == len(reasons) == len(requests):
+                raise InputError("answer", f"must have {len(requests)} replies", len(messages))
+        except InputError as error:
+            return Missing(k, f"Its reply could not be read: {error}")
+        replies = [
+            self._checked(k, name, single, message, str(reason))
+            for single, message, reason in zip(requests, messages, reasons, strict=True)
+        ]
+        return BundleReply(tuple(replies)) if isinstance(asked, Bundle) else replies[0]
+
+    def _checked(self, k: int, name: str, request: Request, message: bytes, reason: str) -> Reply | Missing:
+        if not message:
+            return Missing(k, reason or "It refused.")
+        try:
+            return self.check(name, request, decode(message))
+        except InputError as error:
+            return Missing(k, f"Its reply could not be used: {error}")
+
+    def _refused(self, k: int, node: Node, answer: Mapping[str, Value]) -> Answered | None:
+        if text(answer, "code") == FINAL:
+            return Missing(k, text(answer, "reason"))
+        node.terms_id = ""
+        if text(answer, "code") == "unknown-run":
+            del self._known[self._names[k]]
+            self._greet(self.schema)
+        return None
+
+    def end(self, count: int, model: bytes) -> list[Missing]:
+        """Tell everybody that the run is over, with the last sums or the open model; those who did not hear it."""
+        messages: dict[int, Envelope] = {}
+        there, silent = self._link.nodes(), []
+        for k, name in enumerate(self._names):
+            node = self._known.get(name)
+            if node is None or node.id not in there:
+                silent.append(Missing(k, "Its node is not connected."))
+                continue
+            sums = [] if model else [s for s in map(self._sums.get, range(node.sums + 1, count + 1)) if s is not None]
+            messages[node.id] = sealed("end", self._run, model=[model] if model else [], **pack_sums(sums))
+        found = self._carried(messages, self._deadline)
+        for k, name in enumerate(self._names):
+            node = self._known.get(name)
+            if node is not None and node.id in messages:
+                answer = found.get(node.id, "It did not answer in time.")
+                if isinstance(answer, str) or answer.get("kind") != "ended":
+                    reason = answer if isinstance(answer, str) else str(answer.get("reason", "It did not end."))
+                    silent.append(Missing(k, reason))
+        return silent
+
+    def client_state(self) -> Memory:
+        """Nothing: clients keep their own."""
+        return {}
+
+    def restore_clients(self, state: Memory) -> None:
+        """Nothing: clients keep their own."""
+
+
+def _stripped(asked: Asked) -> Asked:
+    """Without the encrypted sum, which travels once for all requests, beside them."""
+    if isinstance(asked, Bundle):
+        return Bundle(tuple(_without(single) for single in asked.requests))
+    return _without(asked)
+
+
+def _without(request: Request) -> Request:
+    if isinstance(request, CountsRequest) or not isinstance(request.model, Sealed):
+        return request
+    return replace(request, model=Sealed(request.model.round, b""))

@@ -1,0 +1,64 @@
+"""The sums of all rounds, on the server's disk: for clients that were away, and for whoever may open them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from privfair.interfaces import ServerState
+from privfair.messages import Model, Sealed
+from privfair.round import Keeper
+from privfair.storage import read_arrays, write_arrays
+
+
+class Sums:
+    """A folder of sums, numbered from 1."""
+
+    def __init__(self, folder: Path) -> None:
+        """Made when the first sum is kept."""
+        self._folder = folder
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:06d}.npz"
+
+    def get(self, number: int) -> Sealed | None:
+        """A sum, if it is there."""
+        path = self._path(number)
+        if not path.is_file():
+            return None
+        arrays = read_arrays(path)
+        return Sealed(number, arrays["total"].tobytes(), float(arrays["share"][0]))
+
+    def keep(self, number: int, total: bytes, share: float) -> Sealed:
+        """The sum of this number: the one given, or the one that is there.
+
+        There is one where the server stopped before it wrote down the end of the round. Clients may have seen that sum
+        and taken its step, so it stays what it was.
+        """
+        known = self.get(number)
+        if known is None:
+            arrays = {"total": np.frombuffer(total, dtype=np.uint8), "share": np.array([share])}
+            write_arrays(self._path(number), arrays)
+        return known or Sealed(number, total, share)
+
+
+@dataclass
+class Recorded:
+    """A keeper whose sums are all written down before their step is taken."""
+
+    inner: Keeper
+    sums: Sums
+    count: int = 0  # sums so far
+
+    def first(self) -> Model:
+        """As the keeper's."""
+        return self.inner.first()
+
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
+        """As the keeper's, on the sum that is written down."""
+        kept = self.sums.keep(self.count + 1, total, share)
+        model = self.inner.step(state, kept.total, kept.share)
+        self.count += 1
+        return model

@@ -1,0 +1,125 @@
+"""What follows from configuration and schema alone: the same at the server and at every client, wherever they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from privfair.aggregation import MODULI, ClientAggregator, FixedPoint
+from privfair.algorithms.registry import build_algorithm
+from privfair.arrays import FloatArray
+from privfair.clients.private_model import require_private_model
+from privfair.clients.task import TaskKind
+from privfair.config import Config
+from privfair.datasets.records import Schema
+from privfair.fairness.cells import Cells
+from privfair.fairness.notions import Notion, notion_by_name
+from privfair.interfaces import Algorithm, FederatedOptimizer
+from privfair.models import FlatModel, build_module, torch_type
+from privfair.optimizers import optimizer_by_name
+from privfair.privacy.planning import Planner
+from privfair.privacy.refusals import require_private
+from privfair.privacy.workload import Workload
+from privfair.replica import Replica
+from privfair.round import Plan
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The method of a run, without data and without keys."""
+
+    config: Config
+    schema: Schema
+    clients: int
+    cells: Cells
+    algorithm: Algorithm
+    optimizer: FederatedOptimizer
+    plan: Plan
+    fixed_point: FixedPoint | None
+    planner: Planner | None  # None: no privacy
+
+    @staticmethod
+    def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> Parts:
+        """Of a run with so many clients; what a private run must not have is refused."""
+        f = config.federation
+        cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
+        algorithm = build_algorithm(config, schema, cells)
+        plan = Plan(
+            seed=config.run.seed,
+            epochs=f.local_epochs,
+            batch_size=None if f.method == "centralized" else f.batch_size,
+            learning_rate=f.learning_rate,
+            learning_rate_decay=f.learning_rate_decay,
+            clients_per_round=f.clients_per_round,
+            local_optimizer=f.local_optimizer,
+        )
+        planner = None
+        if config.privacy.enabled:
+            require_private(config, algorithm, schema.task)
+            planner = _planner(config, plan, cells, schema, clients)
+        return Parts(
+            config=config,
+            schema=schema,
+            clients=clients,
+            cells=cells,
+            algorithm=algorithm,
+            optimizer=optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal),
+            plan=plan,
+            fixed_point=_fixed_point(config, plan, clients),
+            planner=planner,
+        )
+
+    def model(self) -> FlatModel:
+        """A new model with its initial parameters."""
+        config, features = self.config, len(self.schema.features)
+        dtype = torch_type(config.run.dtype)
+        module = build_module(config.model.name, features, config.model.hidden, config.run.seed, dtype)
+        if config.privacy.enabled and config.privacy.updates == "dp_sgd":
+            require_private_model(module, features)
+        return FlatModel(module)
+
+    def contribution_size(self, parameters: int) -> int:
+        """How many numbers a contribution has, for a model of so many parameters."""
+        return parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots)
+
+    def replica(self, parameters: FloatArray, aggregator: ClientAggregator) -> Replica:
+        """The shared model before the first round, with its initial parameters, for those who may open sums."""
+        f = self.config.federation
+        return Replica(
+            parameters,
+            self.optimizer,
+            aggregator,
+            snapshots=self.algorithm.snapshots,
+            average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
+        )
+
+
+def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | None:
+    """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort."""
+    scheme, aggregation = config.scheme, config.aggregation
+    if scheme == "plain" and not aggregation.quantise:
+        return None
+    cohort = min(plan.clients_per_round or clients, clients)
+    return FixedPoint(aggregation.range, clients / cohort, cohort, MODULI[scheme])
+
+
+def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int) -> Planner:
+    """The planner of a private run."""
+    f = config.federation
+    trainings = np.zeros(clients, dtype=np.int64)
+    for number in range(f.rounds):
+        trainings[plan.cohort(number, clients)] += 1
+    kind = cells.notion.score
+    work = Workload(
+        rounds=f.rounds,
+        epochs=f.local_epochs,
+        batch_size=f.batch_size,
+        samples=config.fairness.samples,
+        shares_scores=f.method == "mmd_fedavg",
+        most_trainings=int(trainings.max()),
+        score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
+        kernel=config.fairness.kernel,
+    )
+    return Planner(config.privacy, work, cells)

@@ -1,0 +1,34 @@
+"""What a run does and how often it samples records: what its plan is made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.arrays import FloatArray
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the run does, apart from noise: all of it public."""
+
+    rounds: int
+    epochs: int
+    batch_size: int
+    samples: int  # scores per cell and round, over all clients
+    shares_scores: bool
+    most_trainings: int  # rounds in which the busiest client trains
+    score_range: tuple[float, float] | None
+    kernel: str = "energy"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Rates and steps: configured, or planned from released counts."""
+
+    sampling_rate: float
+    steps: int
+    quotas: NDArray[np.int64] | None  # (clients, cells)
+    rates: FloatArray | None  # (clients, cells); None: no scores, or public counts
