@@ -73,7 +73,10 @@ def test_the_end_of_the_block_ends_children_and_what_they_started(tmp_path: Path
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
 def test_whatever_ends_the_parent_ends_the_children(tmp_path: Path, stubborn: Path, number: signal.Signals) -> None:
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path), str(stubborn)], stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", PARENT, str(tmp_path), str(stubborn)],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # the background of a shell is deaf to it
     )
     try:
         assert eventually(lambda: len(numbers(tmp_path / "child.log")) == 2)

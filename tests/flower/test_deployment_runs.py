@@ -73,7 +73,9 @@ def test_ctrl_c_ends_a_trial_and_all_its_processes(tmp_path: Path) -> None:
     words = [str(EXAMPLE), "--set", "run.engine=flower", "--set", "data.clients=2", "--out", str(tmp_path / "out")]
     words += ["--set", f"run.ledger=sqlite:///{tmp_path}/l.sqlite"]
     program = [str(Path(sys.executable).with_name("privfair")), "train", *words]
-    with subprocess.Popen(program, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE) as trial_process:
+    with subprocess.Popen(
+        program, cwd=tmp_path, start_new_session=True, stderr=subprocess.PIPE, preexec_fn=listen_to_ctrl_c
+    ) as trial_process:
         log = tmp_path / "out" / "flower" / "logs" / "node-000.log"
         eventually(lambda: log.exists() and "Sent successfully" in log.read_text())
         assert processes_about(tmp_path)
@@ -82,6 +84,12 @@ def test_ctrl_c_ends_a_trial_and_all_its_processes(tmp_path: Path) -> None:
     assert trial_process.returncode != 0
     assert b"Traceback" not in said
     eventually(lambda: not processes_about(tmp_path))
+
+
+def listen_to_ctrl_c() -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # tests in the background of a shell are deaf to it, and so are children
 
 
 def processes_about(folder: Path) -> list[str]:
