@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, data, kernels, keys, reproduce, sweep, train
+from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, reproduce, sweep, train
 
 app = typer.Typer(
     name="privfair",
@@ -23,6 +23,8 @@ app.command()(audit.audit)
 app.add_typer(budget.app, name="budget")
 app.command()(calibrate.calibrate)
 app.add_typer(data.app, name="data")
+app.command()(doctor.doctor)
+app.command()(init.init)
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
 app.command()(reproduce.reproduce)
