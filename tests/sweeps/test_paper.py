@@ -247,3 +247,14 @@ def test_whoever_stops_early_has_all_seeds_and_lines_of_a_thinner_grid() -> None
     first = jobs[: sum(1 for job in jobs if job.value in (None, 1e-5, 10.0, 100.0, 0.001, 2.0))]
     assert {job.config.run.seed for job in first} == set(range(10))
     assert {job.series for job in first} == {job.series for job in jobs}
+
+
+def test_a_point_that_lacks_seeds_is_no_evidence_yet() -> None:
+    jobs = tuple(jobs_of("synthetic", quick=True))
+    drawn = {"status": "done", "accuracy": 0.7, "unfairness": 0.1, "baseline_accuracy": 0.5}
+    rows = [{**dict.fromkeys(COLUMNS), **job.columns(), **drawn} for job in jobs]
+    whole = Evidence.of(Sweep(jobs, tuple(rows), {}, 0, Path()))
+    last = rows[-1]
+    fewer = Evidence.of(Sweep(jobs, tuple(rows[:-1]), {}, 0, Path()))
+    assert len(fewer.points) == len(whole.points) - 1
+    assert (last["series"], last["value"]) not in {(p.series, p.value) for p in fewer.points}

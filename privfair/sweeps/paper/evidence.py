@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +33,11 @@ class Evidence:
 
     @staticmethod
     def of(sweep: Sweep) -> Evidence:
-        """From the rows of a sweep."""
-        return Evidence(sweep, tuple(points_of(sweep.rows)))
+        """From the rows of a sweep. A point whose runs have not all ended is left out: its seeds are not the others'."""
+        planned = Counter((job.series, job.value, job.epsilon) for job in sweep.jobs)
+        ended = Counter((row["series"], row["value"], row["epsilon_target"]) for row in sweep.rows)
+        points = points_of(sweep.rows)
+        return Evidence(sweep, tuple(p for p in points if ended[key := (p.series, p.value, p.epsilon)] >= planned[key]))
 
     def series(self, *names: str) -> list[Point]:
         """The points of these series; a name stands for every series that begins with it ("FairFed": all β).
