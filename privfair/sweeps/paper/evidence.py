@@ -33,7 +33,7 @@ class Evidence:
 
     @staticmethod
     def of(sweep: Sweep) -> Evidence:
-        """From the rows of a sweep. A point whose runs have not all ended is left out: its seeds are not the others'."""
+        """From the rows of a sweep; without points whose runs have not all ended: their seeds are not the others'."""
         planned = Counter((job.series, job.value, job.epsilon) for job in sweep.jobs)
         ended = Counter((row["series"], row["value"], row["epsilon_target"]) for row in sweep.rows)
         points = points_of(sweep.rows)
