@@ -18,6 +18,7 @@ from privfair.attendance import Roll
 from privfair.config import Config
 from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.plan import holders, schema_from_json, shared_plan
+from privfair.deployment.possessions import key_path, require_scheme
 from privfair.deployment.remote import Link, Remote
 from privfair.deployment.sums import Recorded, Sums
 from privfair.fairness.released import released_figures
@@ -180,16 +181,12 @@ def _server_keys(config: Config) -> ServerKeys:
     """The server's key; a secret one is refused: the server is not to have it."""
     if config.scheme == "plain":
         return plain_keys(quantise=config.aggregation.quantise).server
-    if config.aggregation.keys is None:
-        remedy = "Make a pair with `privfair keys new DIR`, and give the server its server.key."
-        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
-    path = Path(config.aggregation.keys)
+    path = key_path(config, "the server its server.key")
     if path.is_dir() and (path / "client.key").exists():
         remedy = "The server opens nothing: give it server.key alone."
         raise InputError("aggregation.keys", "must be without the secret client.key at the server", str(path), remedy)
     keys = load_server(path)
-    if keys.scheme != config.scheme:
-        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", keys.scheme)
+    require_scheme(config, keys.scheme)
     return keys
 
 

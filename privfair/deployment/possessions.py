@@ -28,10 +28,20 @@ def own_key(config: Config) -> ClientKeys:
     """The holder's key; none for the plain scheme."""
     if config.scheme == "plain":
         return plain_keys(quantise=config.aggregation.quantise).client
-    if config.aggregation.keys is None:
-        remedy = "Make a pair with `privfair keys new DIR`, and give every data holder its client.key."
-        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
-    keys = load_client(Path(config.aggregation.keys))
-    if keys.scheme != config.scheme:
-        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", keys.scheme)
+    keys = load_client(key_path(config, "every data holder its client.key"))
+    require_scheme(config, keys.scheme)
     return keys
+
+
+def key_path(config: Config, whose: str) -> Path:
+    """Where the configuration says that the key is; `whose`: who is to be given which, for the remedy."""
+    if config.aggregation.keys is None:
+        remedy = f"Make a pair with `privfair keys new DIR`, and give {whose}."
+        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
+    return Path(config.aggregation.keys)
+
+
+def require_scheme(config: Config, scheme: str) -> None:
+    """Nothing, if the key is one of the configured scheme."""
+    if scheme != config.scheme:
+        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", scheme)
