@@ -10,14 +10,12 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.aggregation.base import ClientKeys, Role, ServerKeys
-from privfair.aggregation.ciphertext import Ciphertext, Header
+from privfair.aggregation.ciphertext import UNCODED, Ciphertext, Header
 from privfair.aggregation.errors import BadCiphertext, TooMany, WrongEncoding, WrongLength
 from privfair.aggregation.keys import ENCRYPTED, KeyPair, plain_keys
 from privfair.aggregation.quantiser import WEIGHT_SLACK, FixedPoint, check_weight
 from privfair.aggregation.streaming import SumOfChunks
 from privfair.arrays import FloatArray
-
-UNCODED = Header("", "", 0, 0).encoding
 
 
 class _Coded:

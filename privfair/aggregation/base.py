@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.aggregation.ciphertext import Ciphertext, Header
+from privfair.aggregation.ciphertext import UNCODED, Ciphertext, Header
 from privfair.aggregation.errors import Damaged, TooMany, WrongEncoding, WrongKey, WrongLength, WrongScheme
 
 Vector = NDArray[Any]  # int64, except in the scheme that sends plain floats
@@ -68,19 +68,20 @@ class ClientKeys(Role, ABC):
 
     def encrypt_chunks(self, vector: Vector) -> Iterator[bytes]:
         """The chunks of a vector, each encrypted when asked for."""
+        return self._encrypted(self._checked(vector))
+
+    def header(self, length: int, *, weight: float = 0.0, encoding: str = UNCODED) -> Header:
+        """The header of a vector of so many values."""
+        return Header(self.scheme, self.key_id, length, self.chunks_for(length), 0, weight, encoding)
+
+    def encrypt(self, vector: Vector, *, weight: float = 0.0, encoding: str = UNCODED) -> Ciphertext:
+        """The whole vector, encrypted."""
         vector = self._checked(vector)
+        return Ciphertext(self.header(len(vector), weight=weight, encoding=encoding), tuple(self._encrypted(vector)))
+
+    def _encrypted(self, vector: Vector) -> Iterator[bytes]:
         for start in range(0, len(vector), self.slots):
             yield self.encrypt_chunk(vector[start : start + self.slots])
-
-    def header(self, length: int, *, weight: float = 0.0, encoding: str | None = None) -> Header:
-        """The header of a vector of so many values."""
-        header = Header(self.scheme, self.key_id, length, self.chunks_for(length), weight=weight)
-        return header if encoding is None else replace(header, encoding=encoding)
-
-    def encrypt(self, vector: Vector, *, weight: float = 0.0, encoding: str | None = None) -> Ciphertext:
-        """The whole vector, encrypted."""
-        header = self.header(len(self._checked(vector)), weight=weight, encoding=encoding)
-        return Ciphertext(header, tuple(self.encrypt_chunks(vector)))
 
     def decrypt_chunks(self, header: Header, chunks: Iterable[bytes], name: str = "sum") -> Iterator[Vector]:
         """The values of each chunk, opened when asked for."""

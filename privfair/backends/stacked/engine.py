@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from accountant.errors import InputError
 from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
 from privfair.backends.stacked.chunks import cut, free_numbers, rows_at_once
+from privfair.backends.stacked.drawing import Draw, draw, split
 from privfair.backends.stacked.forward import ForwardJob, outputs_of
 from privfair.backends.stacked.fused import can_be_fused, train_fused
 from privfair.backends.stacked.holdings import (
@@ -47,7 +48,6 @@ from privfair.messages import (
     Tracked,
     TrainRequest,
 )
-from privfair.randomness import stream
 
 Asked = tuple[Client, Request]
 T = TypeVar("T")
@@ -175,23 +175,25 @@ class Engine:
 
     def _scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
         """A simple random sample of each cell; only the drawn records go through the model."""
-        drawn: dict[tuple[Any, ...], list[NDArray[np.int64]]] = {}
-        cells = []
-        for client, request in asked:
-            key = (seed_of(client), request.round, client.index, self.holdings.of(client).key, *request.quotas.tolist())
+        drawn: dict[tuple[Any, ...], Draw] = {}  # runs that differ in λ or method only draw the same records
+        draws: list[Draw] = []
+        kinds: dict[tuple[Any, str], list[int]] = {}
+        for number, (client, request) in enumerate(asked):
+            key = (seed_of(client), request.round, client.index, self.holdings.of(client).key, request.quotas.tobytes())
             if key not in drawn:
-                drawn[key] = _draw(client, request)
-            cells.append(drawn[key])
-        outputs = self._forward(
-            [(c, replica_of(c).at(r.model).values, np.concatenate(d)) for (c, r), d in zip(asked, cells, strict=True)]
-        )
-        replies: list[Reply | Failed] = []
-        for (client, _), chosen, values in zip(asked, cells, outputs, strict=True):
+                drawn[key] = draw(client, request)
+            draws.append(drawn[key])
             data = data_of(client)
-            labels = data.y[torch.from_numpy(np.concatenate(chosen))]
-            scores = data.task.scores(values, labels, data.cells.notion.score).numpy().astype(np.float64)
-            replies.append(Scores(tuple(np.split(scores, np.cumsum([len(c) for c in chosen])[:-1]))))
-        return replies
+            kinds.setdefault((data.task, data.cells.notion.score), []).append(number)
+        at = [replica_of(client).at(request.model).values for client, request in asked]
+        outputs = self._forward([(c, p, d.positions) for (c, _), p, d in zip(asked, at, draws, strict=True)])
+        replies: dict[int, Reply | Failed] = {}
+        for (task, kind), numbers in kinds.items():
+            values, labels = torch.cat([outputs[n] for n in numbers]), torch.cat([draws[n].labels for n in numbers])
+            scores = task.scores(values, labels, kind).numpy().astype(np.float64)
+            for number, cells in zip(numbers, split(scores, [draws[n] for n in numbers]), strict=True):
+                replies[number] = Scores(cells)
+        return [replies[n] for n in range(len(asked))]
 
     def _private_scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
         """Noisy messages: the models' outputs together, then every client's own draws."""
@@ -252,16 +254,6 @@ def _parts(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple
     room = free_numbers() // (4 * first.order.steps)  # the schedule of a part is held at once
     most = rows_at_once(first.network.width, sum(map(rows, members)), threads)
     return list(cut(members, rows, min(most, room)))
-
-
-def _draw(client: Client, request: ScoresRequest) -> list[NDArray[np.int64]]:
-    """Positions of the records whose scores are shared, cell by cell, as the client alone would draw them."""
-    rng = stream(seed_of(client), "scores", request.round, client.index)
-    member = data_of(client).membership
-    return [
-        rng.choice(np.flatnonzero(member[:, cell]), size=int(quota), replace=False)
-        for cell, quota in enumerate(request.quotas)
-    ]
 
 
 def _alone() -> None:

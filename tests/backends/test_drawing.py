@@ -1,0 +1,29 @@
+"""Records whose scores are shared: the stacked engine draws what the client alone would draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privfair.backends.stacked import build_stacked
+from privfair.backends.stacked.engine import Engine
+from privfair.backends.stacked.runs import clients_of
+from privfair.config import Config
+from privfair.messages import Parameters, Scores, ScoresRequest
+
+
+@pytest.mark.parametrize("extra", [-3, 0, 5])  # 5 more than there are: noisy counts may promise too much
+def test_scores_are_those_the_client_would_share(extra: int) -> None:
+    config = Config.build({"data": {"name": "synthetic"}, "model": {"name": "mlp", "hidden": [4]}})
+    [setting] = build_stacked([config])
+    clients = clients_of(setting)
+    model = Parameters(setting.replica.parameters)
+    asked = [(c, ScoresRequest(2, model, np.maximum(c.cell_counts + extra, 0))) for c in clients]
+    found = Engine(clients).replies(asked)
+    for (client, request), reply in zip(asked, found, strict=True):
+        alone = client.respond(request)
+        assert isinstance(reply, Scores)
+        assert isinstance(alone, Scores)
+        assert [cell.size for cell in reply.cells] == np.minimum(request.quotas, client.cell_counts).tolist()
+        for mine, theirs in zip(reply.cells, alone.cells, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
