@@ -16,7 +16,7 @@ test: $(READY)   ## the tests (about five minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
 
 test-slow: $(READY) ## long fault, deployment and browser tests
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 test-flower: $(READY) ## those with a SuperLink and SuperNodes alone, a part of test-slow
 	$(BIN)/pytest -n 2 -m slow tests/flower

@@ -5,8 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from privfair.backends.stacked.fused_layers import RULES, sum_layer
-from privfair.backends.stacked.fused_training import arriving, descend, gather, level_rows, outputs_and_slopes
+from privfair.backends.stacked.fused_layers import RULES
+from privfair.backends.stacked.fused_training import (
+    arriving,
+    descend,
+    gather,
+    level_rows,
+    outputs_and_slopes,
+    sum_layers,
+)
 
 
 @njit(**RULES)
@@ -30,22 +37,10 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
         deltas[levels[-1], :count] = lines[0, :count]
         arriving(theta, widths, acts, levels, count, deltas)
         clipping_shares(widths, acts, deltas, levels, count, clip, shares)
-        start = 0
-        for level in range(len(widths) - 1):
-            before, after = widths[level], widths[level + 1]
-            middle = start + before * after
-            rows = clipped[levels[level + 1] : levels[level + 1] + after]
-            for k in range(after):
-                for i in range(count):
-                    rows[k, i] = shares[i] * np.float64(deltas[levels[level + 1] + k, i])
-            sum_layer(
-                acts[levels[level] : levels[level] + before],
-                rows,
-                count,
-                gradient[start:middle].reshape(after, before),
-                gradient[middle : middle + after],
-            )
-            start = middle + after
+        for k in range(levels[1], height):
+            for i in range(count):
+                clipped[k, i] = shares[i] * np.float64(deltas[k, i])
+        sum_layers(widths, acts, clipped, levels, count, gradient)
         for p in range(size):
             gradient[p] = (gradient[p] + noise[step, p]) / divisor
         descend(end, begin, gradient, work, job, step, mean, square)

@@ -97,6 +97,23 @@ def arriving(theta, widths, acts, levels, count, deltas):  # type: ignore[no-unt
 
 
 @njit(**RULES)
+def sum_layers(widths, acts, deltas, levels, count, gradient):  # type: ignore[no-untyped-def]
+    """The gradient, from what was given to each level and what arrives at the next."""
+    start = 0
+    for level in range(len(widths) - 1):
+        before, after = widths[level], widths[level + 1]
+        middle = start + before * after
+        sum_layer(
+            acts[levels[level] : levels[level] + before],
+            deltas[levels[level + 1] : levels[level + 1] + after],
+            count,
+            gradient[start:middle].reshape(after, before),
+            gradient[middle : middle + after],
+        )
+        start = middle + after
+
+
+@njit(**RULES)
 def gather(records, index, offset, count, acts):  # type: ignore[no-untyped-def]
     """Lay the rows of a minibatch side by side."""
     for i in range(count):
@@ -171,18 +188,7 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
                 for i in range(count):
                     pull[i] *= goal.loss_weights[job, records.codes[work.offset[job] + index[i]]]
             arriving(theta, widths, acts, levels, count, deltas)
-            start = 0
-            for level in range(len(widths) - 1):
-                before, after = widths[level], widths[level + 1]
-                middle = start + before * after
-                sum_layer(
-                    acts[levels[level] : levels[level] + before],
-                    deltas[levels[level + 1] : levels[level + 1] + after],
-                    count,
-                    gradient[start:middle].reshape(after, before),
-                    gradient[middle : middle + after],
-                )
-                start = middle + after
+            sum_layers(widths, acts, deltas, levels, count, gradient)
             descend(theta, begin, gradient, work, job, step, mean, square)
             if step + 1 == work.snapshot_after[job]:
                 snapshots[job] = theta
