@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from privfair.reports.numbers import Cell, count, rate, rate_cell
@@ -67,7 +68,8 @@ def rates_by_group(key: str, attribute: str, groups: Mapping[str, Mapping[str, A
             "type": "bar", "name": plain(f"{attribute} = {group}"), "x": list(names.values()), "y": values,
             "marker": {
                 "color": COLOURS[number % len(COLOURS)],
-                "pattern": {"shape": PATTERNS[number % len(PATTERNS)], "fgcolor": "var(--card)", "solidity": 0.25},
+                "pattern": {"shape": PATTERNS[number % len(PATTERNS)], "fillmode": "overlay", "fgcolor": "var(--card)",
+                            "fgopacity": 0.6, "size": 7, "solidity": 0.2},
             },
             "hovertemplate": "%{fullData.name}<br>%{x}: %{y:.1%}<extra></extra>",
         }  # fmt: skip
@@ -139,7 +141,7 @@ def score_histogram(key: str, attribute: str, bins: Sequence[float], shares: Map
         ["scores", *(f"{attribute} = {group}" for group in shares)],
         [
             [f"{low:.2f} to {high:.2f}", *(rate_cell(values[i]) for values in shares.values())]
-            for i, (low, high) in enumerate(zip(bins, bins[1:], strict=False))
+            for i, (low, high) in enumerate(pairwise(bins))
         ],
     )  # fmt: skip
 

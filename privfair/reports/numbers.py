@@ -67,6 +67,17 @@ def span(interval: Interval) -> str:
     return "" if interval is None else f"{rate(interval[0])} to {rate(interval[1])}"
 
 
+def delta(value: float) -> str:
+    """A δ without exponents, where it has few digits: 0.00001."""
+    text = f"{value:.12f}".rstrip("0")
+    return text if float(text) == value else f"{value:g}"
+
+
+def points_span(interval: Interval) -> str:
+    """An interval of differences of shares: 1.2 to 3.4 points."""
+    return "" if interval is None else f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f} points"
+
+
 def points(value: float | None) -> str:
     """A difference of two shares: 1.2 percentage points."""
     return MISSING if value is None else f"{100 * value:.1f} percentage points"

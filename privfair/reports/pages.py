@@ -40,19 +40,24 @@ def render_page(template: str, *, title: str, plots: bool, scripts: Sequence[str
     )
 
 
-def write_page(page: str, path: Path) -> int:
+def write_page(page: str, path: Path, *, option: str = "--out") -> int:
     """The number of bytes written. A file that is there already is replaced only if it is a page of ours."""
     from privfair.storage import write_bytes
 
     text = page.encode()
+    require_ours(path, option=option)
     try:
-        if path.exists() and not is_page(path):
-            rule = "must be a new file, or a report to be replaced"
-            raise InputError("--out", rule, str(path), "It was not written by privfair; choose another name.")
         write_bytes(path, text)
     except OSError as error:
-        raise InputError("--out", f"must be a file that can be written ({error.strerror})", str(path)) from None
+        raise InputError(option, f"must be a file that can be written ({error.strerror})", str(path)) from None
     return len(text)
+
+
+def require_ours(path: Path, *, option: str = "--out") -> None:
+    """Nothing, unless the file is there already and is no page of ours."""
+    if path.exists() and not is_page(path):
+        rule = "must be a new file, or a page to be replaced"
+        raise InputError(option, rule, str(path), "It was not written by privfair; choose another name.")
 
 
 def is_page(path: Path) -> bool:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from privfair.reports.figures import Figure, over_rounds, rates_by_group
-from privfair.reports.numbers import Cell, count, number_cell, points, rate_cell, span
+from privfair.reports.numbers import Cell, count, number_cell, points, points_span, rate_cell
 from privfair.reports.run_facts import RunFacts
 
 # What is compared between groups, and in which words.
 NOTIONS = {
     "statistical_parity": ("Statistical parity", "the share of positive decisions"),
     "equal_opportunity": ("Equal opportunity", "the share of positive decisions among records with a positive label"),
-    "predictive_equality": ("Predictive equality", "the share of positive decisions among records with a negative label"),
+    "predictive_equality": (
+        "Predictive equality", "the share of positive decisions among records with a negative label",
+    ),
     "equalized_odds": ("Equalized odds", "the larger one of the two differences by label"),
     "conditional_statistical_parity": (
         "Conditional statistical parity", "the share of positive decisions within the same conditions",
@@ -118,7 +120,7 @@ def _gap(notion: str, value: float, interval: Any, shares: bool) -> list[Any]:
     """Name, what is compared, the largest difference, its interval."""
     title, what = NOTIONS.get(notion, (notion.replace("_", " ").capitalize(), "what this notion compares"))
     if shares and notion in OF_SHARES:
-        return [title, what, Cell(points(value), value), span(interval)]
+        return [title, what, Cell(points(value), value), points_span(interval)]
     if not shares and notion == "statistical_parity":
         what = "the mean prediction"
     told = f"{value:.2e}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
@@ -136,10 +138,8 @@ def _sentence(figures: Mapping[str, Any], facts: RunFacts, shares: bool) -> str:
     names = [f"{name} ({', '.join(groups)})" for name, groups in figures["groups"].items()]
     interval = figures["confidence_intervals"].get(notion)
     if shares and notion in OF_SHARES:
-        between = f" (95% interval {span(interval)})" if interval else ""
-        return (
-            f"Between the groups of {names[0]}, {NOTIONS[notion][1]} differs by at most {points(value)}{between}."
-        )
+        between = f" (95% interval {points_span(interval)})" if interval else ""
+        return f"Between the groups of {names[0]}, {NOTIONS[notion][1]} differs by at most {points(value)}{between}."
     what = "the mean prediction" if notion == "statistical_parity" else NOTIONS.get(notion, (notion, notion))[1]
     return f"Between the groups of {names[0]}, {what} differs by at most {value:.4f}."
 

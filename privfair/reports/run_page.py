@@ -10,7 +10,7 @@ from privfair.reports import run_words
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import epsilon_cell, percent, shown
+from privfair.reports.numbers import delta, epsilon_cell, percent, shown
 from privfair.reports.pages import render_page
 from privfair.reports.run_facts import RunFacts, read_run, shown_config
 from privfair.reports.run_fairness import fairness_of, rounds_of
@@ -56,6 +56,8 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
         scores_missing=scores_missing,
         epsilon=epsilon,
         shown_epsilon=shown(epsilon),
+        delta="" if privacy["delta"] is None else delta(privacy["delta"]),
+        account_delta=delta(account.state.budget.delta) if account and account.state.budget else "",
         guess="" if epsilon is None else shown_guesses(epsilon, privacy["delta"]),
         guesses=[] if epsilon is None else guesses(epsilon, privacy["delta"]),
         spending=spending(privacy) if facts.private else [],

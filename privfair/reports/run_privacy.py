@@ -45,6 +45,8 @@ def spending(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
             pld = Cell("–") if missing else epsilon_cell(value["pld"], infinite=True)
             rows.append([CHANNELS.get(name, name) if kind == "channel" else name, pld,
                          epsilon_cell(value["rdp"], infinite=True)])  # fmt: skip
+        if kind == "client" and len(rows) > 3 and len({row[1:] for row in map(tuple, rows)}) == 1:
+            rows = [[f"each of the {len(rows)} data holders", *rows[0][1:]]]
         if rows:
             tables.append({"kind": kind, "columns": [told, "ε (PLD)", "ε (RDP)"], "rows": rows})
     return tables

@@ -1,4 +1,4 @@
-"""A run in sentences, tiles and short tables: what was trained on what, with which settings, what went over the wire."""
+"""A run in sentences, tiles and short tables: what was trained on what, how, and what went over the wire."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import Cell, count, plural, shown, size
+from privfair.reports.numbers import Cell, count, delta, plural, shown, size
 from privfair.reports.run_facts import RunFacts
 from privfair.reports.run_fairness import NOTIONS, Fairness
 
@@ -55,7 +55,7 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
         found.append(f"{best.sentence}{right}{'' if best.kind == 'released' else ' (Exact figures, not released.)'}")
     else:
         found.append(
-            "How often it is right, and how differently it treats groups, was not released: this report does not say it."
+            "How often it is right, and how differently it treats groups, was not released: it is not in this report."
         )
     privacy = facts.released["privacy"]
     if epsilon is None:
@@ -65,8 +65,8 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     return [
         *found,
         "What anybody who sees every message and the model can learn about one record is limited by "
-        f"ε = {shown(epsilon)}, δ = {privacy['delta']:g}: somebody who guesses {guess}, and holds both for equally "
-        f"likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in 50%.",
+        f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and holds both for "
+        f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in 50%.",
     ]
 
 
@@ -105,9 +105,9 @@ def tiles(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) -> l
             remark = best.accuracy.remark
             more = f"95% interval {remark}" if remark else ""
             found.append(Tile("Right decisions", best.accuracy.text, more, best.accuracy.value))
-    delta = facts.released["privacy"]["delta"]
     if epsilon is not None:
-        found.append(Tile("Privacy cost of the run, ε", shown(epsilon), f"at δ = {delta:g}; smaller is better", epsilon))
+        more = f"at δ = {delta(facts.released['privacy']['delta'])}; smaller is better"
+        found.append(Tile("Privacy cost of the run, ε", shown(epsilon), more, epsilon))
     else:
         more = "the claim does not hold, see below" if facts.private else "trained without noise"
         found.append(Tile("Privacy cost of the run", "no limit", more, words=True))

@@ -41,7 +41,9 @@
       gridcolor: colour("--line"), linecolor: colour("--line-strong"), zerolinecolor: colour("--line-strong"),
       tickcolor: colour("--line-strong"), automargin: true, zeroline: false, showline: true, ticks: "outside", ticklen: 4
     };
-    return Object.assign(own, coloured(given || {}));
+    var all = Object.assign(own, coloured(given || {}));
+    if (all.title) { all.title = Object.assign({ font: { size: 13 }, standoff: 8 }, all.title); }
+    return all;
   }
 
   function layout(given, narrow) {
@@ -71,7 +73,7 @@
   var dark = window.matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", function () { all(); });
   // The width of an A4 sheet between its margins, in CSS pixels less the frame of a figure; nothing waits for a resize.
-  var paper = { width: 640, height: 290 };
+  var paper = { width: 655, height: 280 };
   window.matchMedia("print").addEventListener("change", function (event) { all(event.matches ? paper : null); });
   window.addEventListener("beforeprint", function () { all(paper); });
   window.addEventListener("afterprint", function () { all(); });
