@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
+from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
@@ -119,18 +120,23 @@ def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
 
 
 def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
-    """What there is to say of a dataset, and in which look."""
+    """What there is to say of a dataset, and in which look.
+
+    What somebody can guess is told from the budget: it holds whatever was chosen after seeing earlier releases. ε by
+    RDP or PLD over several runs holds only where all of them were planned beforehand, which the books cannot know.
+    """
+    budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
     if dataset.state.simulation:
         return "A simulation: noise may be seeded, so no ε is claimed.", "care"
-    guess = ""
-    if dataset.epsilon is not None:
-        best = min(value for value in (dataset.epsilon.rdp, dataset.epsilon.pld) if value is not None)
-        guess = (
-            " Somebody who saw everything released so far and guesses whether a certain record took part, holding both "
-            f"for equally likely, is right in at most {shown_guesses(best, dataset.delta)} of cases (a coin: 50%)."
-        )
-    if dataset.state.budget is None:
-        return f"No budget is set: nothing limits what is spent on these data.{guess}", "care"
+    if budget is None:
+        return "No budget is set: nothing limits what is spent on these data.", "care"
     if dataset.exceeded:
-        return f"The budget is exceeded: {percent(dataset.left)} is left.{guess}", "bad"
-    return f"The budget is kept: {percent(dataset.left)} of it is left.{guess}", "good"
+        return f"The budget is exceeded: {percent(dataset.left)} is left.", "bad"
+    kept = f"The budget is kept: {percent(dataset.left)} of it is left."
+    if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
+        return kept, "good"
+    return (
+        f"{kept} While it is, somebody who sees everything that was released from these data and guesses whether a "
+        "certain record is among them, holding both for equally likely, is right in at most "
+        f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
+    ), "good"

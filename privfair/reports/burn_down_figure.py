@@ -32,13 +32,17 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
     return Figure(
         f"burn-down-{key}",
         f"What was spent on {name}, over time.",
-        "ε of the record that is exposed most, over all runs so far." + told,
+        "ε of the record that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)." + told,
         f"Step chart of ε spent on {plain(name)} from {times[0][:16]} to {times[-1][:16]}: it ends at {end}.{told}",
         traces,
         {"xaxis": axis("", type="date", nticks=6), "yaxis": axis("ε so far", rangemode="tozero")},
         ["time (UTC)", "ε so far (RDP)", "budget left"],
         [
-            [point.at[:19].replace("T", " "), epsilon_cell(point.epsilon), Cell(percent(point.left), _finite(point.left))]
+            [
+                point.at[:19].replace("T", " "),
+                epsilon_cell(point.epsilon),
+                Cell(percent(point.left), _finite(point.left)),
+            ]
             for point in points
         ],
     )

@@ -64,9 +64,10 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     guess = "whether a certain record took part" if added else "which one of two records of the same group took part"
     return [
         *found,
-        "What anybody who sees every message and the model can learn about one record is limited by "
+        "What anybody who sees every message of this run and the model can learn about one record is limited by "
         f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and holds both for "
-        f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in 50%.",
+        f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in "
+        "50%.",
     ]
 
 

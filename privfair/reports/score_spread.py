@@ -44,9 +44,7 @@ def score_figures(facts: RunFacts) -> tuple[list[Figure], str]:
     grid = np.linspace(low, high, GRID)
     figures = []
     for number, attribute in enumerate(schema.sensitive):
-        of = {
-            value: np.sort(scores[test.groups[:, number] == group]) for group, value in enumerate(attribute.values)
-        }
+        of = {value: np.sort(scores[test.groups[:, number] == group]) for group, value in enumerate(attribute.values)}
         present = {value: own for value, own in of.items() if own.size}
         shares = {value: (np.histogram(own, bins)[0] / own.size).tolist() for value, own in present.items()}
         sizes = {value: int(own.size) for value, own in present.items()}
