@@ -174,8 +174,8 @@
     showControls();
     current = X.computed(state);
     draws = [];
-    drawFigures();
     X.say(current, draws);
+    drawFigures();
     X.lastUpdate = performance.now() - started;
     if (!keepHash) history.replaceState(null, "", `#${toHash(state)}`);
     document.documentElement.dataset.draws = "0";
@@ -184,18 +184,17 @@
     else document.documentElement.dataset.draws = "none";
   }
   function drawFigures() {
-    X.draw(by("kernel"), X.kernelFigure(current));
-    X.draw(by("spectrum"), X.spectrumFigure(current));
-    X.draw(by("witness"), X.witnessFigure(current));
-    X.draw(by("scores"), X.scoresFigure(current));
-    X.draw(by("draws"), X.drawsFigure(current, draws));
+    X.draw({
+      kernel: X.kernelFigure(current), spectrum: X.spectrumFigure(current), witness: X.witnessFigure(current),
+      scores: X.scoresFigure(current), draws: X.drawsFigure(current, draws),
+    });
   }
   // More draws of the noise, for some milliseconds at a time so that the sliders stay quick.
   function more(mine) {
     if (mine !== job) return;
     const until = performance.now() + 12;
     while (draws.length < REPEATS && performance.now() < until) draws.push(X.oneDraw(current, draws.length));
-    X.draw(by("draws"), X.drawsFigure(current, draws));
+    X.draw({ draws: X.drawsFigure(current, draws) });
     X.sayDraws(current, draws);
     if (draws.length < REPEATS) setTimeout(() => more(mine), 0);
     else { X.sayPrice(current, START.quadrature); document.documentElement.dataset.draws = String(REPEATS); }

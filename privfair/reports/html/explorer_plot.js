@@ -58,9 +58,16 @@
     return `<path class="line ${layer.style}" d="M${at},${frame.top}V${frame.bottom}"/>`;
   }
 
-  // Draw `figure` = {x, y: {low, high, log, label}, layers, readout} into an <svg>.
-  function draw(svg, figure) {
-    const width = svg.clientWidth || 640, height = svg.clientHeight || 260;
+  // Draw figures = {id: {x, y: {low, high, log, label}, layers, readout}} into the <svg> of these ids. All sizes are
+  // read before anything is written, so that the browser lays the page out once.
+  function draw(figures) {
+    const sized = Object.entries(figures).map(([id, figure]) => {
+      const svg = document.getElementById(id);
+      return [svg, figure, svg.clientWidth || 640, svg.clientHeight || 260];
+    });
+    for (const [svg, figure, width, height] of sized) drawOne(svg, figure, width, height);
+  }
+  function drawOne(svg, figure, width, height) {
     const frame = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
     const sx = scaleOf(figure.x, frame.left, frame.right), sy = scaleOf(figure.y, frame.bottom, frame.top);
     const xs = figure.x.log ? decades(figure.x.low, figure.x.high, 6) : ticks(figure.x.low, figure.x.high, width < 420 ? 4 : 6);

@@ -29,8 +29,8 @@
   }
 
   function sayWitness(c) {
-    const alike = "Where C is above zero, group A has more scores than B. ";
-    if (!c.noisy) return `${alike}Training pushes scores down the slope of C, for A, and up it for B.`;
+    const alike = "Where C is above zero, scores are more like group A’s. ";
+    if (!c.noisy) return `${alike}Training moves scores of A down its slope, and scores of B up.`;
     return `${alike}Noisy scores see it blurred (blue)${c.forms.off ? "; with the noise taken off they see it right on average, and more shakily" : ""}. ` +
       "Bands: two standard errors.";
   }
