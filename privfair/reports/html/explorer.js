@@ -38,10 +38,17 @@
     const plan = [s.delta, s.rounds, s.rate].map(v => X.short(v)).join(":");
     return `k=${X.kernelName(s.parts)}&n=${X.noiseName(s.noise)}&p=${plan}&g=${groups}&s=${s.seed}`;
   }
+  function decoded(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch (error) {
+      return ""; // a damaged address says nothing
+    }
+  }
   // What the address says; whatever it does not say, or says wrongly, is as the page was made.
   function fromHash(text) {
     const s = defaults(), given = {};
-    for (const pair of decodeURIComponent(text.replace(/^#/, "")).split("&")) {
+    for (const pair of decoded(text.replace(/^#/, "")).split("&")) {
       const at = pair.indexOf("=");
       if (at > 0) given[pair.slice(0, at)] = pair.slice(at + 1);
     }

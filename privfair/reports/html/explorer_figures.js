@@ -47,7 +47,7 @@
   const minimum = (...arrays) => -maximum(...arrays.map(a => a.map(v => -v)));
 
   function kernelFigure(c) {
-    const width = c.bandwidth.once || c.bandwidth.clean || 0.4, reach = X.roundUp(3 * width);
+    const width = c.bandwidth.once || c.bandwidth.clean || Math.max(0.33, c.noise.scale), reach = X.roundUp(3 * width);
     const d = grid(-reach, reach, 301), curves = [["clean", c.tables.clean, "clean"]];
     if (c.noisy) curves.push(["with noise", c.tables.once, "convolved"]);
     if (c.noisy && c.tables.off) curves.push(["noise taken off", c.tables.off, "deconvolved"]);
@@ -66,14 +66,17 @@
     const low = 10 ** Math.floor(Math.log10(0.1 / width)), high = 10 ** Math.ceil(Math.log10(15 / width));
     const w = grid(Math.log(low), Math.log(high), 201).map(Math.exp);
     const at = power => x => Math.exp(X.logSpectrum(c.parts, c.noise, power, x));
-    const curves = [["clean", at(0), "clean"]];
-    if (c.noisy) curves.push(["times φ", at(1), "convolved"]);
-    if (c.noisy) curves.push(["divided by φ", at(-1), c.forms.off ? "deconvolved" : "deconvolved missing"]);
-    const top = 10 ** Math.ceil(Math.log10(at(0)(w[0])) + 0.3);
+    const clean = w.map(x => X.logSpectrum(c.parts, c.noise, 0, x)), damping = w.map(x => X.logCharacteristic(c.noise, x));
+    const curves = [["clean", 0, "clean"]];
+    if (c.noisy) curves.push(["times φ", 1, "convolved"]);
+    if (c.noisy) curves.push(["divided by φ", -1, c.forms.off ? "deconvolved" : "deconvolved missing"]);
+    const top = 10 ** Math.ceil(clean[0] / Math.LN10 + 0.3);
     return {
       x: { low, high, log: true, label: "frequency ω" }, y: { low: top * 1e-8, high: top, log: true },
-      layers: curves.map(([, f, style]) => ({ type: "line", style, x: w, y: w.map(f) })).reverse(),
-      readout: x => `at ω = ${shown(x)}: ` + curves.map(([n, f]) => `${n} ${shown(f(x))}`).join(", "),
+      layers: curves.map(([, power, style]) => ({
+        type: "line", style, x: w, y: clean.map((value, i) => Math.exp(value + power * damping[i])),
+      })).reverse(),
+      readout: x => `at ω = ${shown(x)}: ` + curves.map(([n, power]) => `${n} ${shown(at(power)(x))}`).join(", "),
     };
   }
 

@@ -162,7 +162,7 @@
   // A mixture of Gaussian kernels of bandwidths ℓ/√τ, τ ~ Gamma(α, α), each with the noise on it; trapezoidal in ln τ.
   function mixture(alpha, ell, noise, power) {
     const step = 0.3 / Math.sqrt(Math.max(1, alpha)), parts = [];
-    for (let u = -36 / alpha - 1; u < 4; u += step) {
+    for (let u = -30 / alpha - 1; u < 4; u += step) {
       const weight = step * Math.exp(alpha * (Math.log(alpha) + u - Math.exp(u)) - X.logGamma(alpha));
       if (weight < 1e-16) continue;
       parts.push([weight, gaussianForm({ bandwidth: ell * Math.exp(-u / 2) }, noise, power)]);
@@ -187,7 +187,11 @@
     return r => {
       const x = Math.asinh(r / width) / end, twice = 2 * (2 * x * x - 1);
       let next = 0, after = 0;
-      for (let k = count - 1; k > 0; k--) [next, after] = [c[k] + twice * next - after, next];
+      for (let k = count - 1; k > 0; k--) {
+        const now = c[k] + twice * next - after;
+        after = next;
+        next = now;
+      }
       return 0.5 * c[0] + 0.5 * twice * next - after;
     };
   }

@@ -68,7 +68,8 @@
       const cost = rounds * Math.max(0, moment) / (order - 1);
       best = Math.min(best, cost + Math.log1p(-1 / order) - (Math.log(delta) + Math.log(order)) / (order - 1));
     };
-    for (const order of ORDERS) consider(order, wholeMoment(noise, rate, order));
+    const moments = Array.from({ length: 513 }, (_, k) => logMoment(noise, k));
+    for (const order of ORDERS) consider(order, wholeMoment(moments, rate, order));
     for (const order of LOW_ORDERS) {
       const moment = lowMoment(noise, rate, order);
       if (moment > 1e-3) consider(order, moment + 1e-9); // below, rounding would count
@@ -77,15 +78,17 @@
   }
 
   // ln E(1 − q + q·ratio)^α for a whole order.
-  function wholeMoment(noise, rate, order) {
-    if (rate === 1) return logMoment(noise, order);
-    const logs = [];
+  function wholeMoment(moments, rate, order) {
+    if (rate === 1) return moments[order];
+    const taken = Math.log(rate), left = Math.log1p(-rate), logs = new Float64Array(order + 1);
+    let top = -Infinity, sum = 0;
     for (let k = 0; k <= order; k++) {
       const choose = LOG_FACTORIAL[order] - LOG_FACTORIAL[k] - LOG_FACTORIAL[order - k];
-      logs.push(choose + k * Math.log(rate) + (order - k) * Math.log1p(-rate) + logMoment(noise, k));
+      logs[k] = choose + k * taken + (order - k) * left + moments[k];
+      top = Math.max(top, logs[k]);
     }
-    const top = Math.max(...logs);
-    return top + Math.log(logs.reduce((sum, x) => sum + Math.exp(x - top), 0));
+    for (let k = 0; k <= order; k++) sum += Math.exp(logs[k] - top);
+    return top + Math.log(sum);
   }
 
   // The same for an order in (1, 2). Gaussian: the trapezoidal rule, its step fine against the singularity of the

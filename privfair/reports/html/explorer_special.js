@@ -68,6 +68,7 @@
 
   // ln(e^x·K_ν(x)), from K_ν(x) = ∫₀^∞ e^{−x cosh t} cosh(νt) dt; the trapezoidal rule is nearly exact for it.
   function logScaledBesselK(order, x) {
+    if (order === 0.5) return 0.5 * Math.log(Math.PI / (2 * x));
     const step = 0.05 * Math.min(1, 4 / Math.sqrt(x));
     let total = 0.5;
     for (let t = step; ; t += step) {

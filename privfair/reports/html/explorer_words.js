@@ -88,8 +88,14 @@
     }
     const all = X.manyRounds(c.noise, c.delta, c.rate, c.rounds);
     price.innerHTML = `All rounds together: <strong>ε ≤ ${shown(all)}</strong> at δ = ${shown(c.delta)}, for one record more or ` +
-      "less (add or remove), which moves one shared score by at most 1. Counts and model updates cost extra: " +
+      "less (add or remove), which moves one shared score by at most 1. " +
+      `${all > 10 ? "An ε this large promises little. " : ""}Counts and model updates cost extra: ` +
       "<code>privfair calibrate</code> computes a run’s total.";
+  }
+
+  function sayWhy(id, reason) {
+    by(id).textContent = reason;
+    by(`${id}-box`).hidden = reason === "";
   }
 
   // Every word that follows from what was computed at once.
@@ -102,8 +108,8 @@
     by("spectrum-caption").innerHTML = saySpectrum(c);
     by("witness-caption").innerHTML = sayWitness(c);
     by("outside").textContent = percent(X.outside(c));
-    by("why").textContent = c.noisy ? X.noDeconvolution(c.parts, c.noise, 1) : "";
-    by("why-twice").textContent = c.noisy && c.forms.off ? X.noDeconvolution(c.parts, c.noise, 2) : "";
+    sayWhy("why", c.noisy ? X.noDeconvolution(c.parts, c.noise, 1) : "");
+    sayWhy("why-twice", c.noisy && c.forms.off ? X.noDeconvolution(c.parts, c.noise, 2) : "");
     sayPlan(c);
     sayDraws(c, draws);
     const noise = c.noisy ? ` --noise ${X.noiseName(c.noise)}` : "";
