@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
@@ -38,7 +39,7 @@ def test_headings_and_names_are_in_order(private_run: Path, sweep: Path) -> None
         levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
         assert levels[0] == 1
         assert levels.count(1) == 1
-        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+        assert all(after <= before + 1 for before, after in pairwise(levels))
         names = [a["id"] for _, a in page.tags if "id" in a]
         assert len(names) == len(set(names))
         targets = [str(a["href"])[1:] for tag, a in page.tags if tag == "a"]
