@@ -189,7 +189,8 @@ def test_one_release_costs_what_the_accountant_says(page: Any) -> None:
 @pytest.mark.parametrize(
     ("law", "scale", "rate", "rounds"),
     [("gaussian", 0.5, 0.1, 100), ("gaussian", 2.0, 0.05, 1000), ("gaussian", 5.0, 1.0, 10),
-     ("gaussian", 0.2, 0.01, 20), ("gaussian", 1.0, 0.1, 1), ("laplace", 0.5, 0.1, 100), ("laplace", 2.0, 0.02, 10), ("laplace", 0.2, 0.1, 100),
+     ("gaussian", 0.2, 0.01, 20), ("gaussian", 1.0, 0.1, 1),
+     ("laplace", 0.5, 0.1, 100), ("laplace", 2.0, 0.02, 10), ("laplace", 0.2, 0.1, 100),
      ("laplace", 3.0, 1.0, 50)],
 )  # fmt: skip
 def test_many_rounds_are_bounded_and_not_far_above_the_accountant(
