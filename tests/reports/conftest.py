@@ -9,7 +9,11 @@ import pytest
 from tests.reports.folders import HOSTILE_CLIENTS, HOSTILE_GROUPS, SCHEMA, make_people, make_run, make_sweep
 
 SMALL = {"name": "synthetic", "clients": 3, "records": 80}
-NOISE = {"epsilon": 8.0, "delta": 1e-5, "sampling_rate": 0.5, "local_steps": 1, "prediction_rate": 0.3}
+# A large share for the evaluation: about 15 records in the smallest cell, with noise of 1.5, so that no cell is empty.
+NOISE = {
+    "epsilon": 8.0, "delta": 1e-5, "sampling_rate": 0.5, "local_steps": 1, "prediction_rate": 0.3,
+    "evaluation_share": 0.2,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
