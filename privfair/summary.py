@@ -21,6 +21,7 @@ from privfair.fairness.released import released_figures
 from privfair.interfaces import ServerState
 from privfair.privacy.statement import statement
 from privfair.randomness import stream
+from privfair.versions import installed
 
 
 def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
             "parameters": int(setting.replica.parameters.size),
             "encoder": setting.federation.encoder.to_json() if setting.federation.encoder else None,
         },
+        "versions": {name: found for name, found in installed().items() if found},
         "out": out,
     }
     finite: dict[str, Any] = _finite(summary)

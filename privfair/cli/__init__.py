@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, reproduce, sweep, train
+from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, report, reproduce, sweep, train
 
 app = typer.Typer(
     name="privfair",
@@ -27,6 +27,7 @@ app.command()(doctor.doctor)
 app.command()(init.init)
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
+app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(sweep.sweep)
 app.command()(train.train)

@@ -27,6 +27,9 @@ def audit(
         float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Write the burn-down over time to this PNG.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write everything to this HTML file: one page that works offline.")
+    ] = None,
     head: Annotated[
         list[str] | None,
         typer.Option(help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail."),
@@ -61,12 +64,15 @@ def audit(
         raise typer.Exit(1) from None
     failure = _draw(report, figure)
     drawn = figure if failure is None else None
+    unwritten = _write_page(report, html)
+    page = html if unwritten is None else None
+    failure = failure or unwritten
     if as_json:
         from privfair.cli.audit_json import report_json
 
-        print(json.dumps(report_json(report, drawn), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(report_json(report, drawn, page), ensure_ascii=False, allow_nan=False))
     else:
-        _print(report, drawn)
+        _print(report, drawn, page)
     if not report.fine:
         if failure is not None:
             Console(stderr=True, highlight=False).print(escape(str(failure)), soft_wrap=True)
@@ -83,6 +89,20 @@ def _draw(report: AuditReport, figure: Path | None) -> InputError | None:
 
     try:
         write_burn_down(report, figure)
+    except InputError as error:
+        return error
+    return None
+
+
+def _write_page(report: AuditReport, html: Path | None) -> InputError | None:
+    """Why the page that was asked for could not be written."""
+    if html is None:
+        return None
+    from privfair.reports.audit_page import audit_page
+    from privfair.reports.pages import write_page
+
+    try:
+        write_page(audit_page(report), html, option="--html")
     except InputError as error:
         return error
     return None
@@ -118,7 +138,7 @@ def _say_broken(error: Exception, as_json: bool) -> None:
         Console(highlight=False).print(f"[bold red]The books are broken.[/] {escape(str(error))}")
 
 
-def _print(report: AuditReport, figure: Path | None) -> None:
+def _print(report: AuditReport, figure: Path | None, page: Path | None) -> None:
     console = Console(highlight=False)
     state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE BOOKS WERE CHANGED[/]"
     console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
@@ -133,6 +153,8 @@ def _print(report: AuditReport, figure: Path | None) -> None:
         console.print("Nothing has been spent.")
     if figure is not None:
         console.print(f"Burn-down: {escape(str(figure))}", soft_wrap=True)
+    if page is not None:
+        console.print(f"Page: {escape(str(page))}", soft_wrap=True)
 
 
 def _print_dataset(console: Console, dataset: DatasetAudit) -> None:

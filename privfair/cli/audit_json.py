@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from accountant.tally import BudgetChange
 
 
-def report_json(report: AuditReport, figure: Path | None = None) -> dict[str, Any]:
+def report_json(report: AuditReport, figure: Path | None = None, page: Path | None = None) -> dict[str, Any]:
     """Everything the report holds; ε is null where none is claimed, and "inf" where it is infinite."""
     return {
         "fine": report.fine,
@@ -29,6 +29,7 @@ def report_json(report: AuditReport, figure: Path | None = None) -> dict[str, An
         },
         "datasets": {dataset.state.name: _dataset(dataset) for dataset in report.datasets},
         "figure": str(figure) if figure else None,
+        "html": str(page) if page else None,
     }
 
 

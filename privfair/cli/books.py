@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from privfair.reports.numbers import percent, shown
+
 if TYPE_CHECKING:
     from accountant.ledger import Ledger
     from accountant.signing import OwnerKey
@@ -22,6 +24,7 @@ LedgerOption = Annotated[
 ]
 KeyOption = Annotated[Path | None, typer.Option("--key", help="The owner's key file, for signatures and fingerprints.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+__all__ = ["JsonOption", "KeyOption", "LedgerOption", "json_number", "load_key", "open_ledger", "percent", "shown"]
 
 
 def open_ledger(given: str | None, key: OwnerKey | None = None, *, create: bool = False) -> Ledger:
@@ -44,25 +47,3 @@ def json_number(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "inf" if value > 0 else "-inf"
-
-
-def shown(value: float | None) -> str:
-    """An ε for people, never rounded down: a privacy cost must not look smaller than it is."""
-    if value is None:
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    if value == 0:
-        return "0"
-    digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
-    scale = 10.0 ** min(digits, 12)
-    return f"{math.ceil(value * scale - 1e-9) / scale:.{min(digits, 12)}f}"
-
-
-def percent(share: float | None) -> str:
-    """A share of a budget that is left, rounded down."""
-    if share is None:
-        return "–"
-    if share < -10:
-        return "below −1000%"
-    return f"{math.floor(share * 1000 + 1e-9) / 10:.1f}%"

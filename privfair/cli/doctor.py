@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import typer
@@ -22,11 +21,8 @@ from rich.text import Text
 
 from privfair.cli.books import JsonOption
 from privfair.cli.doctor_checks import CHECKS, MARK
+from privfair.versions import installed
 
-PACKAGES = (
-    "privfair", "torch", "opacus", "tenseal", "numba", "numpy", "pandas", "dp-accounting", "opendp", "sqlalchemy",
-    "flwr", "ray", "pyarrow", "psycopg",
-)  # fmt: skip
 LONGEST_SECONDS = 300
 LONGEST_TEXT = 300
 
@@ -64,17 +60,6 @@ def doctor(as_json: JsonOption = False) -> None:
         _print(Console(highlight=False), outcomes, versions, machine, healthy=healthy)
     if not healthy:
         raise typer.Exit(1)
-
-
-def installed() -> dict[str, str | None]:
-    """The versions of Python and of the packages that matter; None for one that is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
 
 
 def about_machine() -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privfair.kernels.base import Kernel
     from privfair.kernels.comparison import Check, Comparison
     from privfair.kernels.mmd import Estimate
+    from privfair.mechanisms.noise import Noise
 
 DISTANCES = "0,0.1,0.3,1"
 
@@ -44,6 +45,12 @@ def kernels(
     out: Annotated[Path, typer.Option(help="Folder for kernels.png, curves.csv and mmd2.csv.")] = Path(
         "results/kernels"
     ),
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a page to explore kernels, noise and ε with sliders; it opens at the first pair."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Compare kernels with and without privacy noise: values, spectra and the MMD² between two groups.
@@ -52,6 +59,8 @@ def kernels(
     what taking the noise off again (deconvolution) costs in variance; a simulation checks the closed forms.
 
     Example: privfair kernels --kernel gaussian:0.3 --kernel energy --noise laplace:0.2
+
+    With sliders, in a browser: privfair kernels --html kernels.html
     """
     import numpy as np
 
@@ -70,6 +79,7 @@ def kernels(
     names, (first, second) = list(groups), groups.values()
 
     _make_folder(out)
+    page = {} if html is None else {"page": _write_page(pairs, html)}
     console = Console(quiet=as_json, highlight=False)
     comparisons: list[Comparison] = []
     with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
@@ -79,6 +89,7 @@ def kernels(
         "figure": kernel_files.write_figure(comparisons, out / "kernels.png", rng=rng),
         "curves": kernel_files.write_curves(comparisons, out / "curves.csv"),
         "mmd2": kernel_files.write_mmd2(comparisons, out / "mmd2.csv"),
+        **page,
     }
     if as_json:
         print(json.dumps(_as_json(comparisons, at, names, [len(first), len(second)], written), allow_nan=False))
@@ -96,6 +107,13 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(path)) from None
+
+
+def _write_page(pairs: list[tuple[Kernel, Noise]], path: Path) -> Path:
+    """The kernel explorer, written before the comparison: a bad path is told at once."""
+    from privfair.reports.explorer import write_explorer
+
+    return write_explorer(pairs, path)
 
 
 def _built_in_groups(rng: Any) -> dict[str, Any]:

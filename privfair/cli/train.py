@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.cli.privacy_tables import print_plan, print_statement
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def train(
 
     if as_json:
         result = run_training(**arguments)
+        _write_report(result)
         print(json.dumps(result.metrics, allow_nan=False))
         return
     with _progress(resolved) as progress:
@@ -80,6 +81,7 @@ def train(
             Console(stderr=True).print(f"Interrupted. Continue with: privfair train --resume {where}", soft_wrap=True)
             raise typer.Exit(130) from None
     _print(result, resolved)
+    _print_report(result)
 
 
 def _progress(config: Config) -> Progress:
@@ -130,6 +132,27 @@ def _print(result: Result, config: Config) -> None:
         console.print(f"{config.data.name}: {note}", style="dim", markup=False)
     print_statement(console, metrics["privacy"])
     console.print(f"  run  {result.out}")
+
+
+def _print_report(result: Result) -> None:
+    where = _write_report(result)
+    if where is not None:
+        Console(highlight=False).print(f"  report  {where}", markup=False, soft_wrap=True)
+
+
+def _write_report(result: Result) -> Path | None:
+    """The run's report, of released figures only. The run itself is done: what keeps it from being written is told."""
+    from privfair.cli.report import write_report
+
+    if result.out is None:
+        return None
+    where = result.out / "report.html"
+    try:
+        write_report(result.out, "run", where, include_private=False)
+    except (InputError, Refused) as error:
+        Console(stderr=True, highlight=False).print(f"No report was written: {error}", markup=False, soft_wrap=True)
+        return None
+    return where
 
 
 SHORT = {"selection_rate": "selected", "true_positive_rate": "TPR", "false_positive_rate": "FPR", "mean_score": "score"}

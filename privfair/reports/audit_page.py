@@ -1,0 +1,142 @@
+"""The report of an audit: which data have which budget, who has spent what, and whether the books are intact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from accountant.audit import AuditReport, DatasetAudit, Line
+from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from privfair.reports.burn_down_figure import burn_down_figure
+from privfair.reports.figures import Figure
+from privfair.reports.guessing import shown_guesses
+from privfair.reports.numbers import Cell, count, delta, epsilon_cell, percent, plural
+from privfair.reports.pages import render_page
+
+KINDS = {
+    "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),
+    "by_group": ("group", "By group: ε of a record of that group"),
+    "by_channel": ("what was sent", "By kind of message, each alone; they do not simply add up"),
+    "by_run": ("run", "By run, each alone; they do not simply add up"),
+    "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
+}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One dataset of the ledger, for the page."""
+
+    name: str
+    facts: dict[str, str]
+    verdict: str
+    kind: str  # good, care or bad: the look of the verdict
+    share: float | None  # of the budget that is used, 0 to 1, for the bar
+    over: bool
+    totals: list[list[Any]]
+    tables: list[dict[str, Any]]
+    changes: list[list[str]]
+    figure: Figure | None
+
+
+def audit_page(report: AuditReport) -> str:
+    """The page of an audit."""
+    datasets = [_dataset(number, dataset) for number, dataset in enumerate(report.datasets)]
+    return render_page(
+        "audit.html",
+        title="Audit of privacy budgets",
+        plots=any(dataset.figure is not None for dataset in datasets),
+        unreleased=False,
+        report=report,
+        datasets=datasets,
+        more_problems=report.problems_found - len(report.problems),
+        rows=plural(report.rows, "row"),
+        summary=_summary(report),
+    )
+
+
+def _summary(report: AuditReport) -> list[str]:
+    found = [
+        f"The ledger has {plural(report.rows, 'row')} about {plural(len(report.datasets), 'dataset')}. "
+        + ("Its chain is intact." if report.verified else "Its chain is broken: the books were changed.")
+    ]
+    budgeted = [dataset for dataset in report.datasets if dataset.state.budget is not None]
+    exceeded = [dataset.state.name for dataset in budgeted if dataset.exceeded]
+    if exceeded:
+        found.append(f"More than the budget was spent on {', '.join(exceeded)}.")
+    elif budgeted:
+        found.append("Every budget is kept." if len(budgeted) > 1 else "The budget is kept.")
+    free = [d.state.name for d in report.datasets if d.state.budget is None and not d.state.simulation]
+    if free:
+        found.append(f"Without a budget, so that nothing limits what is spent on it: {', '.join(free)}.")
+    return found
+
+
+def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
+    state, budget = dataset.state, dataset.state.budget
+    facts = {"Neighbouring datasets": str(state.neighbouring) if state.neighbouring else "–",
+             "δ": delta(dataset.delta), "Releases": count(dataset.releases),
+             "Bound to the data": "by a keyed fingerprint" if state.fingerprint else "by name only"}  # fmt: skip
+    if budget is not None:
+        facts = {"Budget": f"ε = {budget.epsilon:g} at δ = {delta(budget.delta)}", **facts}
+    verdict, kind = _verdict(dataset)
+    left = dataset.left
+    epsilon = dataset.epsilon
+    total: list[Any] = ["the record exposed most", Cell(count(dataset.releases), dataset.releases)]
+    total += [epsilon_cell(epsilon.rdp if epsilon else None), epsilon_cell(epsilon.pld if epsilon else None)]
+    return Dataset(
+        state.name,
+        facts,
+        verdict,
+        kind,
+        None if left is None else min(1.0, max(0.0, 1.0 - left)),
+        dataset.exceeded,
+        [total],
+        [
+            {"caption": caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
+            for name, (what, caption) in KINDS.items()
+            if (found := getattr(dataset, name)) and not (len(found) == 1 and not found[0].name)
+        ],
+        [
+            [change.at[:19].replace("T", " "), f"{change.budget.epsilon:g}", delta(change.budget.delta),
+             change.actor or "–", change.reason or "–"]
+            for change in dataset.budget_changes
+        ],
+        burn_down_figure(str(number), dataset),
+    )  # fmt: skip
+
+
+def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
+    """The dearest first."""
+    ordered = sorted(lines, key=lambda line: -(line.epsilon.rdp if line.epsilon else 0.0))
+    return [
+        [
+            line.name or "(not named)",
+            Cell(count(line.releases), line.releases),
+            epsilon_cell(line.epsilon.rdp if line.epsilon else None),
+            epsilon_cell(line.epsilon.pld if line.epsilon else None),
+        ]
+        for line in ordered
+    ]
+
+
+def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
+    """What there is to say of a dataset, and in which look.
+
+    What somebody can guess is told from the budget: it holds whatever was chosen after seeing earlier releases. ε by
+    RDP or PLD over several runs holds only where all of them were planned beforehand, which the books cannot know.
+    """
+    budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
+    if dataset.state.simulation:
+        return "A simulation: noise may be seeded, so no ε is claimed.", "care"
+    if budget is None:
+        return "No budget is set: nothing limits what is spent on these data.", "care"
+    if dataset.exceeded:
+        return f"The budget is exceeded: {percent(dataset.left)} is left.", "bad"
+    kept = f"The budget is kept: {percent(dataset.left)} of it is left."
+    if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
+        return kept, "good"
+    return (
+        f"{kept} While it is, somebody who sees everything that was released from these data and guesses whether a "
+        "certain record is among them, holding both for equally likely, is right in at most "
+        f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
+    ), "good"

@@ -1,0 +1,52 @@
+"""How a dataset's budget was used up over time, as figures of a page."""
+
+from __future__ import annotations
+
+import math
+
+from accountant.audit import DatasetAudit
+from privfair.reports.figures import Figure, Trace, axis, line, plain
+from privfair.reports.numbers import Cell, epsilon_cell, percent
+
+
+def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
+    """ε spent by the worst record over time, with the budget; None where nothing was spent or no ε is claimed."""
+    points = dataset.burn_down
+    if not points:
+        return None
+    times = [point.at for point in points]
+    epsilons = [point.epsilon if math.isfinite(point.epsilon) else None for point in points]
+    name, budget = dataset.state.name, dataset.state.budget
+    spent = line("ε spent so far (RDP)", times, epsilons, 0, hovertemplate="%{x}<br>ε = %{y:.4g}<extra></extra>")
+    spent["line"]["shape"] = "hv"
+    traces: list[Trace] = [spent]
+    told = "" if budget is None else f" The budget is ε = {budget.epsilon:g}."
+    if budget is not None:
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": f"budget, ε = {budget.epsilon:g}", "x": [times[0], times[-1]],
+            "y": [budget.epsilon] * 2, "line": {"color": "var(--mark-2)", "width": 2, "dash": "dash"},
+            "hoverinfo": "skip",
+        })  # fmt: skip
+    last = epsilons[-1]
+    end = "∞ (a release was not private)" if last is None else f"{last:.4g}"
+    return Figure(
+        f"burn-down-{key}",
+        f"What was spent on {name}, over time.",
+        "ε of the record that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)." + told,
+        f"Step chart of ε spent on {plain(name)} from {times[0][:16]} to {times[-1][:16]}: it ends at {end}.{told}",
+        traces,
+        {"xaxis": axis("", type="date", nticks=6), "yaxis": axis("ε so far", rangemode="tozero")},
+        ["time (UTC)", "ε so far (RDP)", "budget left"],
+        [
+            [
+                point.at[:19].replace("T", " "),
+                epsilon_cell(point.epsilon),
+                Cell(percent(point.left), _finite(point.left)),
+            ]
+            for point in points
+        ],
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,177 @@
+"""Figures of pages: what Plotly draws, what a reader who cannot see it is told, and the same data as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from privfair.reports.numbers import Cell, count, rate, rate_cell
+
+# The page's colours (Okabe and Ito's, lighter on a dark page), markers and lines: each says it again without colour.
+COLOURS = tuple(f"var(--mark-{number})" for number in range(1, 8))
+SYMBOLS = ("circle", "triangle-up", "diamond", "square", "cross", "x", "star")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+PATTERNS = ("", "/", "x", ".", "-", "+")
+
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One plot of a page; see the macro `plot` of parts.html."""
+
+    id: str
+    title: str
+    caption: str
+    label: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title."""
+    return {"title": {"text": title}, **more}
+
+
+def line(name: str, x: Sequence[Any], y: Sequence[float | None], number: int, **more: Any) -> Trace:
+    """A line with marks in the look of its number."""
+    colour = COLOURS[number % len(COLOURS)]
+    return {
+        "type": "scatter", "mode": "lines+markers", "name": plain(name), "x": list(x), "y": list(y),
+        "line": {"color": colour, "width": 2, "dash": DASHES[number % len(DASHES)]},
+        "marker": {"color": colour, "size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}, **more,
+    }  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """The text for Plotly, which reads some HTML: what looks like a tag is shown, not obeyed."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def rates_by_group(key: str, attribute: str, groups: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Bars: how often each group is decided for, over all and by label; intervals where there are some."""
+    names = {
+        "selection_rate": "all records",
+        "true_positive_rate": "positive label",
+        "false_positive_rate": "negative label",
+    }
+    traces, rows = [], []
+    for number, (group, row) in enumerate(groups.items()):
+        values = [row.get(name) for name in names]
+        intervals = [row.get("intervals", {}).get(name) for name in names]
+        trace: Trace = {
+            "type": "bar", "name": plain(f"{attribute} = {group}"), "x": list(names.values()), "y": values,
+            "marker": {
+                "color": COLOURS[number % len(COLOURS)],
+                "pattern": {"shape": PATTERNS[number % len(PATTERNS)], "fillmode": "overlay", "fgcolor": "var(--card)",
+                            "fgopacity": 0.6, "size": 7, "solidity": 0.2},
+            },
+            "hovertemplate": "%{fullData.name}<br>%{x}: %{y:.1%}<extra></extra>",
+        }  # fmt: skip
+        if any(intervals):
+            trace["error_y"] = {
+                "type": "data", "symmetric": False, "color": "var(--ink)", "thickness": 1.2, "width": 4,
+                "array": [_part(i and i[1] - v) for i, v in zip(intervals, values, strict=True)],
+                "arrayminus": [_part(i and v - i[0]) for i, v in zip(intervals, values, strict=True)],
+            }  # fmt: skip
+        traces.append(trace)
+        rows.append([group, *(rate_cell(v, i) for v, i in zip(values, intervals, strict=True))])
+    told = "; ".join(f"{group}: {rate(row.get('selection_rate'))}" for group, row in groups.items())
+    return Figure(
+        f"rates-{key}",
+        f"How often the model says yes, by {attribute}.",
+        "Among all records of a group, and among those whose true label is positive or negative.",
+        f"Bar chart of the share of positive decisions by {attribute}. Among all records: {told}.",
+        traces,
+        {"barmode": "group", "yaxis": axis("share of positive decisions", tickformat=".0%", rangemode="tozero"),
+         "xaxis": {"type": "category"}, "bargap": 0.3},
+        [attribute, *names.values()],
+        rows,
+    )  # fmt: skip
+
+
+def over_rounds(
+    key: str, title: str, caption: str, rounds: Sequence[int], lines: Mapping[str, Sequence[float | None]],
+    *, y: str, percent: bool,
+) -> Figure:  # fmt: skip
+    """Lines over the rounds of a run."""
+    ends = ", ".join(
+        f"{name} {_value(values[0], percent).text} to {_value(values[-1], percent).text}"
+        for name, values in lines.items()
+    )
+    form = "%{y:.1%}" if percent else "%{y:.4g}"
+    return Figure(
+        key,
+        title,
+        caption,
+        f"Line chart over rounds {rounds[0]} to {rounds[-1]}: {ends}.",
+        [
+            line(name, rounds, values, number, hovertemplate=f"round %{{x}}: {form}<extra>%{{fullData.name}}</extra>",
+                 **({"mode": "lines"} if len(rounds) > 40 else {}))
+            for number, (name, values) in enumerate(lines.items())
+        ],
+        {"xaxis": axis("round"),
+         "yaxis": axis(y, rangemode="tozero", **({"tickformat": ".0%"} if percent else {}))},
+        ["round", *lines],
+        [[str(r), *(_value(values[i], percent) for values in lines.values())] for i, r in enumerate(rounds)],
+    )  # fmt: skip
+
+
+def score_histogram(key: str, attribute: str, bins: Sequence[float], shares: Mapping[str, Sequence[float]],
+                    sizes: Mapping[str, int]) -> Figure:  # fmt: skip
+    """Steps: how the scores of each group are spread."""
+    traces = []
+    for number, (group, values) in enumerate(shares.items()):
+        trace = line(f"{attribute} = {group}, {count(sizes[group])} records", bins, [*values, values[-1]], number)
+        trace |= {"mode": "lines", "hovertemplate": "from %{x:.2f}: %{y:.1%}<extra>%{fullData.name}</extra>"}
+        trace["line"]["shape"] = "hv"
+        traces.append(trace)
+    return Figure(
+        f"scores-{key}",
+        f"How the model's scores are spread, by {attribute}.",
+        "Share of a group's test records in each range of scores. Groups that are treated alike have the same shape.",
+        f"Step chart of the share of records by range of scores, by {attribute}; the same figures are in the table.",
+        traces,
+        {"xaxis": axis("score"), "yaxis": axis("share of the group", tickformat=".0%", rangemode="tozero")},
+        ["scores", *(f"{attribute} = {group}" for group in shares)],
+        [
+            [f"{low:.2f} to {high:.2f}", *(rate_cell(values[i]) for values in shares.values())]
+            for i, (low, high) in enumerate(pairwise(bins))
+        ],
+    )  # fmt: skip
+
+
+def score_ecdf(key: str, attribute: str, grid: Sequence[float], shares: Mapping[str, Sequence[float]]) -> Figure:
+    """Lines: which share of each group has a score of at most so much."""
+    traces = []
+    for number, (group, values) in enumerate(shares.items()):
+        trace = line(f"{attribute} = {group}", grid, values, number)
+        traces.append(trace | {"mode": "lines", "hovertemplate": "at most %{x:.2f}: %{y:.1%}<extra></extra>"})
+    return Figure(
+        f"ecdf-{key}",
+        f"Share of each group with a score of at most so much, by {attribute}.",
+        "The vertical distance between two lines at a threshold is the difference of the shares that stay below it.",
+        f"Lines of the cumulative share of records over the score, by {attribute}; the same figures are in the table.",
+        traces,
+        {"xaxis": axis("score"), "yaxis": axis("share of the group", tickformat=".0%", range=[0, 1.02])},
+        ["score at most", *(f"{attribute} = {group}" for group in shares)],
+        [[f"{x:.2f}", *(rate_cell(values[i]) for values in shares.values())] for i, x in enumerate(grid)],
+    )
+
+
+def finite(values: Sequence[float | None]) -> list[float | None]:
+    """None for what cannot be drawn."""
+    return [None if value is None or not math.isfinite(value) else value for value in values]
+
+
+def _value(value: float | None, percent: bool) -> Cell:
+    return rate_cell(value) if percent else Cell("–" if value is None else f"{value:.4g}", value)
+
+
+def _part(value: float | None) -> float:
+    return max(0.0, value or 0.0)

@@ -1,0 +1,146 @@
+"""What is known of a finished run, divided by who may see it: what was released, and exact figures of a simulation.
+
+Everything that a page shows by default comes from `released_part`, which names what may be shown; a figure that is new
+in metrics.json is left out until somebody decides that it is covered.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from sqlalchemy.engine import make_url
+
+from accountant.errors import InputError, Refused
+from accountant.ledger import Ledger
+from accountant.storage import exists, ledger_url
+from privfair.config import Config
+from privfair.privacy.books import dataset_name
+from privfair.run_directory import RunDirectory
+
+FIGURES = ("accuracy", "unfairness", "confidence_intervals", "by_attribute", "groups")
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run for people. `exact` and `history` are None unless they were asked for."""
+
+    path: Path
+    config: Config
+    released: Table
+    exact: Table | None
+    history: tuple[dict[str, float | None], ...]
+    files: Mapping[str, str]  # name -> SHA-256
+
+    @property
+    def private(self) -> bool:
+        """Whether noise was used, so that there is a statement of what it covers."""
+        return "ledger" in self.released["privacy"]
+
+
+def read_run(path: Path, *, include_private: bool) -> RunFacts:
+    """The facts of the run in a folder; exact figures only where they are asked for and allowed."""
+    directory = RunDirectory.open(path)
+    config, metrics = directory.read_config(), directory.read_metrics()
+    if include_private:
+        require_unbudgeted(config, metrics)
+    private = "ledger" in metrics["privacy"]
+    # Digests of exact figures, or of a model without noise, would confirm a guess of what is in them.
+    safe = ["config.toml", "privacy.json", *(["model.safetensors"] if private else [])]
+    names = [*safe, "model.safetensors", "metrics.json", "history.csv"] if include_private else safe
+    return RunFacts(
+        path,
+        config,
+        released_part(metrics, config, _released_counts(directory, metrics) if private else None),
+        metrics if include_private else None,
+        tuple(_history(path / "history.csv")) if include_private else (),
+        {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in dict.fromkeys(names)},
+    )
+
+
+def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] | None) -> Table:
+    """What of a run's metrics anybody may see: the statement, what the server saw, and figures from noisy counts.
+
+    `counts`: of each client's records, as they were released. Not in it: exact figures, exact numbers of records (and
+    the notes that tell them), losses, and how long it took, which no ε covers.
+    """
+    figures = metrics if metrics["figures"] == "released" else metrics.get("released")
+    if figures is not None and not figures["groups"]:
+        figures = None
+    names = list(metrics["data"]["clients"])
+    known = counts is not None and len(counts) == len(names)
+    return {
+        "figures": None if figures is None else {name: figures[name] for name in FIGURES},
+        "privacy": metrics["privacy"],
+        "aggregation": metrics["aggregation"],
+        "bytes": metrics["bytes"],
+        "engine": metrics["engine"],
+        "rounds": metrics["rounds"],
+        "absent": metrics["absent"],
+        "budgeted": metrics["figures"] == "released",
+        "data": {
+            "name": metrics["data"]["name"],
+            "clients": dict(zip(names, counts, strict=True)) if known and counts else dict.fromkeys(names),
+            "counts": config.privacy.counts if known else None,
+            "schema_inferred": metrics["data"]["schema_inferred"],
+        },
+        "model": {name: metrics["model"][name] for name in ("name", "task", "parameters")},
+        "versions": metrics.get("versions", {}),
+    }
+
+
+def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
+    """Nothing, unless the data of a run have a budget: exact figures of such data are shown to nobody."""
+    statement = metrics["privacy"].get("ledger")
+    name = statement["dataset"] if statement else dataset_name(config, metrics["data"]["name"])
+    if metrics["figures"] == "released" or has_budget(name, ledger_url(config.run.ledger)):
+        raise Refused(
+            f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
+            "refused. Without that option the report has the released figures; for noisy accuracy and unfairness "
+            'train with privacy.evaluation = "laplace".'
+        )
+
+
+def has_budget(dataset: str, url: str) -> bool:
+    """Whether the dataset has a budget in the ledger, if there is one."""
+    if not exists(url):
+        return False
+    with Ledger(url, create=False) as ledger:
+        return ledger.budget(dataset) is not None
+
+
+def shown_config(config: Config) -> str:
+    """The configuration as TOML, without the password of its ledger."""
+    tables = config.as_tables()
+    if tables["run"].get("ledger"):
+        tables["run"]["ledger"] = without_password(tables["run"]["ledger"])
+    return tomli_w.dumps(tables)
+
+
+def without_password(url: str) -> str:
+    """The address of a ledger as it may be shown: no password, and no options, which can hold one."""
+    return make_url(url).set(query={}).render_as_string(hide_password=True)
+
+
+def _released_counts(directory: RunDirectory, metrics: Mapping[str, Any]) -> list[int] | None:
+    """Records of each client as they were released; None where they are not kept."""
+    clients = metrics["data"]["clients"].values()
+    if metrics["figures"] == "released":
+        return [int(client["released"]) for client in clients]
+    checkpoint = directory.read_checkpoint()
+    return None if checkpoint is None else [int(n) for n in checkpoint.terms.records]
+
+
+def _history(path: Path) -> list[dict[str, float | None]]:
+    try:
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        return [{name: float(text) if text else None for name, text in row.items()} for row in reader]
+    except (OSError, ValueError) as error:
+        raise InputError("history.csv", "must be whole and readable", str(path), f"({error})") from None

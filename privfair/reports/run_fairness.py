@@ -1,0 +1,168 @@
+"""The part of a run's report about fairness: for whom the model works how well, and how far groups are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privfair.reports.figures import Figure, over_rounds, rates_by_group
+from privfair.reports.numbers import Cell, count, number_cell, points, points_span, rate_cell
+from privfair.reports.run_facts import RunFacts
+
+# What is compared between groups, and in which words.
+NOTIONS = {
+    "statistical_parity": ("Statistical parity", "the share of positive decisions"),
+    "equal_opportunity": ("Equal opportunity", "the share of positive decisions among records with a positive label"),
+    "predictive_equality": (
+        "Predictive equality", "the share of positive decisions among records with a negative label",
+    ),
+    "equalized_odds": ("Equalized odds", "the larger one of the two differences by label"),
+    "conditional_statistical_parity": (
+        "Conditional statistical parity", "the share of positive decisions within the same conditions",
+    ),
+    "risk_parity": ("Risk parity", "the mean loss, that is how wrong the model is"),
+    "mmd2": ("MMD²", "the whole distribution of scores (a squared distance, what training holds down)"),
+}  # fmt: skip
+OF_SHARES = ("statistical_parity", "equal_opportunity", "predictive_equality", "equalized_odds",
+             "conditional_statistical_parity")  # fmt: skip
+COLUMNS = {
+    "records": "records",
+    "accuracy": "right decisions",
+    "selection_rate": "positive decisions",
+    "true_positive_rate": "… of positive labels (TPR)",
+    "false_positive_rate": "… of negative labels (FPR)",
+    "mean_score": "mean score",
+}
+RELEASED = (
+    "These figures come from counts to which noise was added before they left the data holders; they are part of what "
+    "ε covers. Intervals (95%) tell the uncertainty from that noise alone, not from which people happen to be in the "
+    "test records."
+)
+EXACT = (
+    "Exact figures of a simulation, on the pooled test records of all data holders. No ε covers them. Intervals (95%) "
+    "are bootstrap intervals over the drawing of the records."
+)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One sensitive attribute: differences between its groups, and its groups."""
+
+    name: str
+    gaps: list[list[Any]]
+    columns: list[str]
+    groups: list[list[Any]]
+    figure: Figure | None
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """Figures of one kind: released or exact."""
+
+    kind: str
+    note: str
+    accuracy: Cell | None
+    attributes: list[Attribute]
+    sentence: str
+
+
+def fairness_of(facts: RunFacts) -> list[Fairness]:
+    """The figures that may be shown: released ones if there are some, exact ones if they were asked for."""
+    found = []
+    if facts.released["figures"] is not None:
+        found.append(_fairness("released", RELEASED, facts.released["figures"], facts))
+    if facts.exact is not None and facts.exact["groups"]:
+        found.append(_fairness("exact", EXACT, facts.exact, facts))
+    return found
+
+
+def _fairness(kind: str, note: str, figures: Mapping[str, Any], facts: RunFacts) -> Fairness:
+    shares = facts.released["model"]["task"] == "binary"
+    accuracy = None
+    if figures["accuracy"] is not None:
+        accuracy = rate_cell(figures["accuracy"], figures["confidence_intervals"].get("accuracy"))
+    attributes = []
+    for number, (name, groups) in enumerate(figures["groups"].items()):
+        about = figures["by_attribute"][name]
+        first = number == 0
+        # the first attribute's own figures are those of the run, with what its notion adds
+        gaps = figures["unfairness"] if first else about["unfairness"]
+        intervals = figures["confidence_intervals"] if first else about.get("confidence_intervals", {})
+        attributes.append(_attribute(f"{kind}-{number}", name, groups, gaps, intervals, shares))
+    return Fairness(kind, note, accuracy, attributes, _sentence(figures, facts, shares))
+
+
+def _attribute(
+    key: str, name: str, groups: Mapping[str, Any], gaps: Mapping[str, Any], intervals: Mapping[str, Any], shares: bool
+) -> Attribute:
+    columns = [column for column in COLUMNS if column in next(iter(groups.values()))]
+    rows: list[list[Any]] = []
+    for group, row in groups.items():
+        own = row.get("intervals", {})
+        cells = [
+            Cell(count(row[c]), row[c]) if c == "records"
+            else number_cell(row[c], own.get(c)) if c == "mean_score"
+            else rate_cell(row[c], own.get(c))
+            for c in columns
+        ]  # fmt: skip
+        rows.append([group, *cells])
+    return Attribute(
+        name,
+        [_gap(notion, value, intervals.get(notion), shares) for notion, value in gaps.items() if value is not None],
+        [name, *(COLUMNS[c] for c in columns)],
+        rows,
+        rates_by_group(key, name, groups) if "selection_rate" in columns else None,
+    )
+
+
+def _gap(notion: str, value: float, interval: Any, shares: bool) -> list[Any]:
+    """Name, what is compared, the largest difference, its interval."""
+    title, what = NOTIONS.get(notion, (notion.replace("_", " ").capitalize(), "what this notion compares"))
+    if shares and notion in OF_SHARES:
+        return [title, what, Cell(points(value), value), points_span(interval)]
+    if not shares and notion == "statistical_parity":
+        what = "the mean prediction"
+    told = f"{value:.2e}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
+    return [title, what, Cell(told, value), "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"]
+
+
+def _sentence(figures: Mapping[str, Any], facts: RunFacts, shares: bool) -> str:
+    """What the model does to groups, in one sentence, by the notion it was trained for."""
+    notion = facts.config.fairness.notion
+    value = figures["unfairness"].get(notion)
+    if value is None:
+        notion, value = "statistical_parity", figures["unfairness"].get("statistical_parity")
+    if value is None:
+        return ""
+    names = [f"{name} ({', '.join(groups)})" for name, groups in figures["groups"].items()]
+    interval = figures["confidence_intervals"].get(notion)
+    if shares and notion in OF_SHARES:
+        between = f" (95% interval {points_span(interval)})" if interval else ""
+        return f"Between the groups of {names[0]}, {NOTIONS[notion][1]} differs by at most {points(value)}{between}."
+    what = "the mean prediction" if notion == "statistical_parity" else NOTIONS.get(notion, (notion, notion))[1]
+    return f"Between the groups of {names[0]}, {what} differs by at most {value:.4f}."
+
+
+def rounds_of(facts: RunFacts) -> Figure | None:
+    """Exact accuracy and unfairness over the rounds; None where they were not asked for, or are not there."""
+    history = [row for row in facts.history if row.get("statistical_parity") is not None]
+    if len(history) < 2:
+        return None
+    shares = facts.released["model"]["task"] == "binary"
+    notion = facts.config.fairness.notion
+    names = {"accuracy": "right decisions", notion: f"unfairness: {notion.replace('_', ' ')}"}
+    lines = {
+        told: [row.get(name) for row in history]
+        for name, told in names.items()
+        if any(row.get(name) is not None for row in history)
+    }
+    return over_rounds(
+        "rounds",
+        "Accuracy and unfairness, round by round.",
+        "Exact figures of the simulation, on the test records of all data holders.",
+        [int(row["round"] or 0) for row in history],
+        lines,
+        y="share" if shares else "value",
+        percent=shares and notion in OF_SHARES,
+    )
