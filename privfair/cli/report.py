@@ -16,7 +16,10 @@ from privfair.cli.books import JsonOption
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, of a sweep or of reproduce.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write. Default: report.html in the folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write. Default: report.html (or report-private.html) in the folder."),
+    ] = None,
     include_private: Annotated[
         bool,
         typer.Option(
@@ -34,7 +37,7 @@ def report(
     Example: privfair report runs/compas-mmd_fedavg-20260131-120000
     """
     kind = kind_of(folder)
-    where = out or folder / "report.html"
+    where = out or folder / ("report-private.html" if include_private else "report.html")  # the one to pass on stays
     size = write_report(folder, kind, where, include_private=include_private)
     figures = "private" if include_private else "released"
     if as_json:

@@ -33,7 +33,8 @@ Path("/proc/self/clear_refs").write_text("5")  # the peak so far, compiling and 
 before = memory("VmRSS")
 settings = build_stacked([config(n) for n in range(int(sys.argv[2]))])
 outcomes = run_stacked(settings)
-print(json.dumps({"grown": memory("VmHWM") - before, "planned": 8 * sum(map(planned_numbers, settings)), "runs": len(outcomes)}))
+grown, planned = memory("VmHWM") - before, 8 * sum(map(planned_numbers, settings))
+print(json.dumps({"grown": grown, "planned": planned, "runs": len(outcomes)}))
 """
 
 

@@ -59,8 +59,14 @@ def test_private_figures_are_marked(trained: tuple[Path, str], tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "It contains figures that were not released; do not pass it on." in result.stdout
     assert "do not pass on" in (tmp_path / "mine.html").read_text()
-    assert json.loads(run(command.report, str(out), "--include-private", "--json", "--out",
-                          str(tmp_path / "mine.html")).stdout)["figures"] == "private"  # fmt: skip
+
+
+def test_private_figures_do_not_replace_the_page_to_pass_on(trained: tuple[Path, str]) -> None:
+    out, _ = trained
+    before = (out / "report.html").read_bytes()
+    about = json.loads(run(command.report, str(out), "--include-private", "--json").stdout)
+    assert (about["figures"], about["out"]) == ("private", str(out / "report-private.html"))
+    assert (out / "report.html").read_bytes() == before
 
 
 def test_what_is_neither_a_run_nor_a_sweep(tmp_path: Path) -> None:
