@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +31,10 @@ FAST = {"rounds": 2, "learning_rate": 0.5}
 
 
 @pytest.fixture(autouse=True)
-def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_notions_of_a_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield
+    monkeypatch.delitem(sys.modules, "own_notions_of_a_test", raising=False)
 
 
 @pytest.mark.parametrize("name", ["LARGE_B", "by_schema"])
