@@ -76,7 +76,7 @@ def kernel_noise() -> Figure:
     z = np.linspace(0, 1, 161)
     clean = witness(first, second, kernel)
     right.plot(z, clean(z), color=BLACK, label="exact scores")
-    draws = [(_noisy(first, noise, rng), _noisy(second, noise, rng)) for _ in range(200)]
+    draws = [(_noisy(first, noise, rng), _noisy(second, noise, rng)) for _ in range(100)]
     for form, colour, line, label in (
         (kernel, BLUE, "--", "noisy scores"),
         (kernel.deconvolve(noise), RED, "-.", "noisy scores, deconvolved kernel"),
@@ -86,7 +86,7 @@ def kernel_noise() -> Figure:
         right.fill_between(z, low, high, color=colour, alpha=0.15, linewidth=0)
         right.plot(z, middle, color=colour, linestyle=line, label=label)
     right.set_title("witness: how much group 0 is ahead at a score", fontsize=11)
-    right.set_xlabel("score (bands: 90% of 200 draws of the noise)")
+    right.set_xlabel("score (bands: 90% of 100 draws of the noise)")
     for axis in (left, right):
         axis.axhline(0, color="0.85", linewidth=0.8, zorder=0)
         axis.legend(frameon=False, fontsize=9)
@@ -103,11 +103,12 @@ def guessing() -> Figure:
     """How often a guesser can be right about one record, against ε; and ε over the rounds of a run."""
     figure = Figure(figsize=(9.2, 3.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    epsilons = np.concatenate([[0.02], np.arange(0.1, 6.01, 0.1)])
+    epsilons = np.arange(0, 6.01, 0.1)
+    some = np.concatenate([[0.05], np.arange(0.5, 6.01, 0.5)])
     left.plot(epsilons, [most_right(e) for e in epsilons], color=BLACK, label="no guesser can do better")
     left.plot(
-        epsilons,
-        [gaussian_right(e) for e in epsilons],
+        some,
+        [gaussian_right(e) for e in some],
         color=BLUE,
         linestyle="--",
         label="best guess, one Gaussian release",
