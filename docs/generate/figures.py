@@ -118,7 +118,7 @@ def guessing() -> Figure:
         left.annotate(
             f"ε = {epsilon:g}: {most_right(epsilon):.1%}",
             (epsilon, most_right(epsilon)),
-            (8, -6 if epsilon < 1 else -12),
+            (8, -20 if epsilon < 1 else -12),
             textcoords="offset points",
             fontsize=9,
         )
