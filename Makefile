@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-flower check bench format clean help
+.PHONY: demo test test-slow test-flower check docs bench format clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -21,10 +21,13 @@ test-slow: $(READY) ## long fault, deployment and browser tests
 test-flower: $(READY) ## those with a SuperLink and SuperNodes alone, a part of test-slow
 	$(BIN)/pytest -n 2 -m slow tests/flower
 
-check: $(READY)  ## formatting, lint, types
+check: $(READY) docs ## formatting, lint, types, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(READY)   ## the documentation, into results/site, with warnings as errors; open results/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir results/site
 
 bench: $(READY)  ## the benchmarks: speeds as ratios inside one run
 	$(BIN)/python -m benchmarks

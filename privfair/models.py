@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -15,6 +14,7 @@ from torch import nn
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.randomness import stream
+from privfair.user_code import named_object
 
 
 @contextmanager
@@ -67,10 +67,7 @@ def _factory(name: str) -> Callable[[int], Any]:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise InputError("model.name", "must be logistic, mlp or package.module:factory", name)
-    try:
-        factory: Callable[[int], Any] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError("model.name", f"must name a factory that can be imported ({error})", name) from None
+    factory: Callable[[int], Any] = named_object("model.name", name, "a factory")
     return factory
 
 

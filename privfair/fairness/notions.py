@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.records import Records, Schema
+from privfair.user_code import named_object
 
 Score = Literal["prediction", "loss"]
 
@@ -26,6 +27,14 @@ class ConditioningSet:
 
     name: str
     contains: Callable[[Records], NDArray[np.bool_]]
+
+    def members(self, records: Records) -> NDArray[np.bool_]:
+        """For each record, whether it is in the set."""
+        found = np.asarray(self.contains(records), dtype=bool)
+        if found.shape != (len(records),):
+            rule = f"must say yes or no for each record: an array of shape {(len(records),)}"
+            raise InputError(f"conditioning set {self.name!r}", rule, f"shape {found.shape}")
+        return found
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Notion:
 
         Where the sets are declared to exclude each other a record counts in its first one only: prices rest on that.
         """
-        member = np.stack([np.asarray(s.contains(records), dtype=bool) for s in self.sets], axis=1)
+        member = np.stack([s.members(records) for s in self.sets], axis=1)
         if self.sets_of_a_record == 1:
             member &= np.cumsum(member, axis=1) == 1
         return member
@@ -86,7 +95,11 @@ def notion_by_name(name: str, schema: Schema) -> Notion:
     """The notion of this name for data of this schema.
 
     `conditional_statistical_parity` compares predictions on each of the conditioning sets that the data declare.
+    "package.module:name" is a notion of the user's own.
     """
+    own = own_notion(name, schema)
+    if own is not None:
+        return own
     if name == "conditional_statistical_parity":
         if not schema.conditions:
             rule = "needs conditioning sets, and the data declare none"
@@ -95,10 +108,26 @@ def notion_by_name(name: str, schema: Schema) -> Notion:
     if name not in _FIXED:
         close = get_close_matches(name, NAMES, n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""
-        raise InputError("fairness.notion", "must be a known notion", name, f"{hint}Known: {', '.join(NAMES)}.")
+        remedy = f"{hint}Known: {', '.join(NAMES)}; or one of your own: package.module:name."
+        raise InputError("fairness.notion", "must be a known notion", name, remedy)
     notion = _FIXED[name]
     if notion in _NEEDS_LABELS and schema.task != "binary":
         raise InputError("fairness.notion", "conditions on binary labels, and the task is regression", name)
+    return notion
+
+
+def own_notion(name: str, schema: Schema) -> Notion | None:
+    """The user's own notion that "package.module:name" names; None for any other name.
+
+    What is named is a `Notion`, or a function that makes one of the schema (to find a feature by its name).
+    """
+    if ":" not in name:
+        return None
+    found = named_object("fairness.notion", name, "a notion")
+    notion = found if isinstance(found, Notion) or not callable(found) else found(schema)
+    if not isinstance(notion, Notion) or not notion.sets:
+        rule = "must name a Notion with at least one conditioning set, or a function of the schema that makes one"
+        raise InputError("fairness.notion", rule, notion, "See privfair.fairness.notions.Notion.")
     return notion
 
 

@@ -19,7 +19,7 @@ from privfair.clients.client import Client, EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.cells import Cells
-from privfair.fairness.notions import Notion
+from privfair.fairness.notions import Notion, own_notion
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.desk import Desk
 from privfair.privacy.pricing import PriceList, label_of, plain_name
@@ -124,9 +124,10 @@ def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
     """A digest of how the data are divided among clients and groups, as part of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
-    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own; what the
-    known ones call a set never changes.
+    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
+    named in the configuration); what the known ones call a set never changes.
     """
+    notion = notion or own_notion(config.fairness.notion, schema)
     dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
     options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
     own = None if notion is None else [notion.name, *(s.name for s in notion.sets)]

@@ -166,7 +166,8 @@ def objective(config: Config, terms: Terms) -> str:
     fairness = config.fairness
     if config.federation.method != "mmd_fedavg":
         return "the task loss alone"
-    name = f"{fairness.strength:g} × MMD² of {fairness.notion.replace('_', ' ')} under the kernel {fairness.kernel}"
+    notion = fairness.notion if ":" in fairness.notion else fairness.notion.replace("_", " ")
+    name = f"{fairness.strength:g} × MMD² of {notion} under the kernel {fairness.kernel}"
     if terms.sharing is None:
         return f"task loss + {name}"
     s = terms.sharing

@@ -1,0 +1,96 @@
+"""What the sections and keys of a configuration mean, in a sentence each. Values, defaults and rules are not here."""
+
+from __future__ import annotations
+
+SECTIONS = {
+    "data": "Which records, and who holds them.",
+    "model": "What is trained.",
+    "fairness": "Which gap between groups is to be small, and how much it weighs.",
+    "federation": "How the data holders train together.",
+    "privacy": "What is protected. Without `epsilon` and without noise nothing is, and the output says so.",
+    "aggregation": "How the updates of the data holders are added up.",
+    "run": "Seeds, files, and where the run takes place.",
+}
+
+KEYS = {
+    "data.name": 'The dataset; `"csv"` is your own table. Its options, [below](#options-of-the-datasets), are further '
+    "keys of this section.",
+    "data.test_fraction": "Expected share of the records that are kept for testing. Decided record by record.",
+    "model.name": '`"logistic"`, `"mlp"`, or [a model of your own](../howto/own-model.md), `"package.module:factory"`.',
+    "model.hidden": "Widths of the hidden layers of `mlp`.",
+    "fairness.notion": "`statistical_parity`, `equal_opportunity`, `equalized_odds`, `predictive_equality`, "
+    "`risk_parity`, `conditional_statistical_parity`, or [one of your own](../howto/own-notion.md), "
+    '`"package.module:name"`.',
+    "fairness.lambda": "Strength of the fairness penalty: loss + λ · MMD². 0 does nothing.",
+    "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
+    "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
+    "fairness.tracker": "What clients share so that everybody can follow the groups' scores.",
+    "fairness.samples": "Scores shared per group and round, by all clients together.",
+    "fairness.quotas": "How they are divided among clients: by a draw (unbiased), or always in proportion.",
+    "federation.method": "`mmd_fedavg` tracks global fairness (the paper's method). `fedavg`: no fairness. "
+    "`centralized`: all records in one place, for comparison. The others are published baselines.",
+    "federation.optimizer": "How updates become the next model.",
+    "federation.rounds": "Communication rounds.",
+    "federation.local_epochs": "Passes of a client over its records in a round (without DP-SGD).",
+    "federation.batch_size": "Records in a minibatch (without DP-SGD).",
+    "federation.learning_rate": "Step size at the clients.",
+    "federation.learning_rate_decay": "The step is multiplied by this after every round.",
+    "federation.local_optimizer": "How a client takes its steps.",
+    "federation.average_last": "The result is the mean of the models of this share of the rounds, the last ones. "
+    "Averages noise out and costs no privacy. 0: the last model.",
+    "federation.server_learning_rate": "Step of the server's optimizer; by default that of its authors.",
+    "federation.clients_per_round": "So many clients train in a round; by default all.",
+    "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
+    "stable for a large λ. Not with DP-SGD.",
+    "federation.lagged_scores": "Scores under the model of the round before: one exchange a round instead of two.",
+    "federation.proximal": "μ of FedProx.",
+    "federation.agnostic_step": "Step γτ of the clients' weights (agnostic).",
+    "federation.fairfed_beta": "β of FairFed.",
+    "federation.fedfb_step": "α of FedFB.",
+    "privacy.epsilon": "ε of everything that leaves a client in this run, for every record of it. Noise is calibrated "
+    "to it.",
+    "privacy.delta": "δ. Well below one over the number of records.",
+    "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
+    "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
+    "replacing a record, which is dearer.",
+    "privacy.predictions": "Noise on shared scores. `none` is legal, and the statement says ε = ∞.",
+    "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus.",
+    "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget.",
+    "privacy.count_noise": "Scale, in records. Given noise is kept as it is, and the rest is calibrated.",
+    "privacy.prediction_noise": "Scale, in units of the score.",
+    "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`.",
+    "privacy.evaluation_noise": "Scale, in records.",
+    "privacy.count_share": "How much of ε the counts may cost by themselves.",
+    "privacy.prediction_share": "The same for scores. Updates get what is left.",
+    "privacy.evaluation_share": "The same for the evaluation.",
+    "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
+    "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
+    "privacy.local_steps": "DP-SGD: steps a round. Default: `local_epochs` / sampling rate.",
+    "privacy.prediction_rate": "How likely a record's score is shared in a round.",
+    "privacy.max_grad_norm": "Every record's gradient is clipped to this norm.",
+    "privacy.score_range": "To clip scores that have no range of their own, such as losses.",
+    "privacy.kernel_correction": "`deconvolve` takes the noise off the kernel, on average: the penalty you asked for, "
+    "at more variance. Not every kernel allows it.",
+    "privacy.min_count": "Clients and groups with a smaller released count are left out.",
+    "privacy.retries": "Releases a client may repeat because a crash lost them. Part of the plan, and paid for.",
+    "privacy.dataset": "The name under which the ledger keeps the data's budget. Default: the name of the data file.",
+    "aggregation.scheme": "`bfv`: exact encrypted sums; `ckks`: approximate ones, flooded with noise; `plain`: the "
+    "server sees every update. Default: `bfv` for a private run, `plain` for another.",
+    "aggregation.quantise": "`plain` only: round as the encrypted schemes do, for equal results.",
+    "aggregation.range": "A client's change of one parameter in one round is clamped to ± this.",
+    "aggregation.keys": "Folder of `privfair keys new`. Default: keys made for the run.",
+    "run.seed": "Seeds synthetic data, split, initial model and minibatches. Never the privacy noise.",
+    "run.reproducible_noise": "Seeds privacy noise too, for simulations. Voids every ε claim.",
+    "run.ledger": "`sqlite:///FILE` or `postgresql://…`. Default: `$PRIVFAIR_LEDGER`, or `privfair-ledger.sqlite` in "
+    "this folder.",
+    "run.key": "The owner's key file (`privfair budget new-key`), for signed ledgers and fingerprints.",
+    "run.out": "Folder of the run. Default on the command line: a new one under `runs/`.",
+    "run.engine": "`local`: one client after the other. `stacked`: many clients and runs in one program. `flower`: "
+    "real processes, on this machine as a trial. `flower-simulation`: Flower's own simulation.",
+    "run.clients": "Flower: the data holders' names, in their order. Part of the plan.",
+    "run.min_clients": "Flower: so many must be there to begin. Default: all.",
+    "run.wait": "Flower: so many seconds for them to come.",
+    "run.deadline": "Flower: so many seconds for an answer. Who is later is left out of the round.",
+    "run.dtype": "Numbers of the model.",
+    "run.evaluate_every": "Rounds between two lines of the history.",
+}
