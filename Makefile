@@ -3,7 +3,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-slow test-flower check docs bench format clean help
+.PHONY: demo test test-slow test-flower chromium check docs bench format clean help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -15,8 +15,13 @@ demo: $(READY)   ## a fair, private, encrypted run on the built-in federation, a
 test: $(READY)   ## the tests (about five minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
 
-test-slow: $(READY) ## long fault, deployment and browser tests
+test-slow: $(READY) chromium ## long fault, deployment and browser tests
 	$(BIN)/pytest -n 2 --dist loadfile -m slow
+
+chromium:        ## a browser for the tests of pages, where there is none (Debian, as root)
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes chromium; } || \
+	  { echo "The tests of pages need Chromium: install it (Debian: apt install chromium)." >&2; exit 1; }
 
 test-flower: $(READY) ## those with a SuperLink and SuperNodes alone, a part of test-slow
 	$(BIN)/pytest -n 2 -m slow tests/flower

@@ -118,7 +118,7 @@ def variance_factor(kernel: Kernel, deconvolved: Kernel, noise: Noise, scores0: 
     """
     scores = np.concatenate([np.asarray(scores0), np.asarray(scores1)])
     z = np.linspace(scores.min(), scores.max(), 21)
-    nodes, weights = _noise_quadrature(noise)
+    nodes, weights = noise_quadrature(noise)
     distances = z[:, None] - scores
     first = np.zeros_like(distances)
     second = np.zeros_like(distances)
@@ -144,7 +144,7 @@ def _check(draws: Sequence[tuple[FloatArray, FloatArray]], kernel: Kernel, predi
     return Check(float(values.mean()), predicted, float(values.std(ddof=1) / math.sqrt(values.size)))
 
 
-def _noise_quadrature(noise: Noise) -> tuple[FloatArray, FloatArray]:
+def noise_quadrature(noise: Noise) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of the expectation over the noise."""
     if isinstance(noise, GaussianNoise):
         nodes, weights = np.polynomial.hermite_e.hermegauss(80)

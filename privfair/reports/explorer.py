@@ -9,7 +9,7 @@ from typing import Any
 from accountant.errors import InputError
 from privfair.kernels.base import Kernel
 from privfair.kernels.combination import SumKernel
-from privfair.kernels.comparison import _noise_quadrature
+from privfair.kernels.comparison import noise_quadrature
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
 from privfair.reports.pages import render_page, write_page
 
@@ -79,6 +79,6 @@ def _quadrature() -> dict[str, Any]:
     laws: dict[str, Noise] = {"gaussian": GaussianNoise(1.0), "laplace": LaplaceNoise(1.0)}
     found = {}
     for kind, law in laws.items():
-        nodes, weights = _noise_quadrature(law)
+        nodes, weights = noise_quadrature(law)
         found[kind] = {"nodes": nodes.tolist(), "weights": weights.tolist()}
     return found

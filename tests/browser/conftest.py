@@ -1,30 +1,14 @@
-"""A real browser for pages, and pages that tell what went wrong in them."""
+"""Pages that tell what went wrong in them."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LOCAL = ("file:", "data:", "blob:")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium without a window."""
-    from playwright.sync_api import sync_playwright
-
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.fail("these tests need a browser: install Chromium (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture

@@ -1,33 +1,11 @@
-"""A real browser with the kernel explorer in it."""
+"""The kernel explorer in a browser."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 DONE = 'html[data-draws="200"], html[data-draws="none"]'
-
-
-@contextmanager
-def open_browser() -> Iterator[Any]:
-    """Chromium without a window."""
-    from playwright.sync_api import sync_playwright
-
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.fail("these tests need a browser: install Chromium (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 def open_page(browser: Any, path: Path, view: str = "", **options: Any) -> Any:

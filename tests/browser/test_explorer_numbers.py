@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -22,7 +20,7 @@ from privfair.kernels.parse import parse_kernel, parse_noise
 from privfair.kernels.witness import witness
 from privfair.mechanisms.noise import Noise
 from privfair.reports.explorer import write_explorer
-from tests.browser.explorer_pages import open_browser, open_page
+from tests.browser.explorer_pages import open_page
 
 pytestmark = pytest.mark.slow
 
@@ -32,15 +30,10 @@ DISTANCES = np.array([0.0, 0.004, 0.05, 0.21, 0.7, 1.5, 4.0])
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The explorer, open."""
-    path = write_explorer([(parse_kernel("gaussian:0.3"), parse_noise("laplace:0.2"))], _file(tmp_path_factory))
-    with open_browser() as browser:
-        yield open_page(browser, path)
-
-
-def _file(factory: pytest.TempPathFactory) -> Path:
-    return factory.mktemp("explorer") / "kernels.html"
+    path = tmp_path_factory.mktemp("explorer") / "kernels.html"
+    return open_page(browser, write_explorer([(parse_kernel("gaussian:0.3"), parse_noise("laplace:0.2"))], path))
 
 
 def noisy(kernel: Kernel, noise: Noise, power: int) -> Kernel | None:

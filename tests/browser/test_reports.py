@@ -18,6 +18,7 @@ from privfair.reports.numbers import shown
 from privfair.reports.pages import write_page
 from privfair.reports.run_page import run_page
 from privfair.reports.sweep_page import sweep_page
+from tests.browser.waiting import wait_until
 from tests.reports.conftest import NOISE, SMALL
 from tests.reports.folders import HOSTILE_CLIENTS, HOSTILE_GROUPS, make_people, make_run, make_sweep
 
@@ -154,7 +155,7 @@ def test_plots_follow_light_and_dark(pages: dict[str, Path], visit: Visit) -> No
     ink = "getComputedStyle(document.querySelector('.xtick text')).fill"
     light = page.evaluate(ink)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function(f"{ink} !== '{light}'")
+    wait_until(page, f"{ink} !== '{light}'")
 
 
 @pytest.mark.parametrize("name", ["private", "open, all figures"])
@@ -164,7 +165,7 @@ def test_it_prints(pages: dict[str, Path], visit: Visit, name: str, tmp_path: Pa
     assert content.startswith(b"%PDF")
     assert content.count(b"/Type /Page\n") + content.count(b"/Type /Page ") in range(3, 12)
     page.emulate_media(media="print")
-    page.wait_for_function("document.querySelector('.main-svg').getBoundingClientRect().width < 660")
+    wait_until(page, "document.querySelector('.main-svg').getBoundingClientRect().width < 660")
     assert not page.locator(".page-nav").is_visible()
     mark = page.locator(".watermark")
     assert mark.count() == (1 if name == "open, all figures" else 0)

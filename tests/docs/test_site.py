@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -90,20 +89,6 @@ def test_public_names_have_a_place(site: Path, package: str) -> None:
     anchors = set().union(*(page.anchors for path, page in pages(site).items() if path.parent.name == "reference"))
     missing = [n for n in importlib.import_module(package).__all__ if f"{package}.{n}" not in anchors]
     assert missing == []
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    chromium = Path("/usr/bin/chromium")
-    if not chromium.exists():
-        pytest.skip("no Chromium on this machine")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=str(chromium), args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

@@ -1,0 +1,25 @@
+"""What tests of several folders need."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")  # not longer: its event loop would be in the way of others
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.fail("these tests need a browser: install Chromium (make chromium; Debian: apt install chromium)")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield running
+        running.close()
