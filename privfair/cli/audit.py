@@ -36,6 +36,15 @@ def audit(
     rebuild_totals: Annotated[
         bool, typer.Option("--rebuild-totals", help="Afterwards derive the kept totals from the rows again.")
     ] = False,
+    empirical: Annotated[
+        Path | None,
+        typer.Option(help="Attack the pipeline of this run or configuration instead: ε measured beside ε claimed."),
+    ] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="With --empirical: counts, predictions, updates, canaries, run.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")] = 2000,
+    minutes: Annotated[float, typer.Option(help="With --empirical: stop after so long, with fewer trials.")] = 5.0,
     as_json: JsonOption = False,
 ) -> None:
     """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
@@ -44,8 +53,18 @@ def audit(
     Rényi filter, which also holds when releases were chosen one after the other. Exit code 1 means that a
     budget is exceeded or that the books were changed.
 
+    With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
+    code 1 means that it is more than was claimed.
+
     Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
     """
+    if empirical is not None:
+        from privfair.cli.empirical import empirical_audit
+
+        empirical_audit(
+            empirical, channels=channel or (), trials=trials, minutes=minutes, ledger=ledger, as_json=as_json
+        )
+        return
     from accountant import audit as auditing
     from accountant.chain import LedgerBroken
 
