@@ -37,6 +37,6 @@ def require_level(level: float) -> float:
 def _checked(successes: ArrayLike, trials: int, level: float) -> Array:
     require_level(level)
     k = np.asarray(successes, dtype=np.float64)
-    if trials < 1 or k.size and (k.min() < 0 or k.max() > trials):
+    if trials < 1 or (k.size and (k.min() < 0 or k.max() > trials)):
         raise InputError("successes", f"must be between 0 and the number of trials, {trials}", successes)
     return k

@@ -96,10 +96,11 @@ def scaled_epsilon(event: Event, factor: float, delta: float) -> float:
 
 
 def implied_factor(event: Event, hit: float, alarm: float) -> float:
-    """How many times the claimed noise there is at most (within 0.3%), if a test has these rates and the noise is of the stated law.
+    """How many times the claimed noise there is at most, if a test has these rates and the noise is of the stated law.
 
     Below 1 the claim is refuted, with no assumption at all: no release within its profile allows such a test. The size
-    of the factor rests on the law. Infinite where such a test could be had for nothing.
+    of the factor rests on the law; it is found to within 0.3%, rounded up. Infinite where such a test could be had for
+    nothing.
     """
 
     def allowed(factor: float) -> bool:

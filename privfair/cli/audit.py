@@ -43,7 +43,9 @@ def audit(
     channel: Annotated[
         list[str] | None, typer.Option(help="With --empirical: counts, predictions, updates, canaries, run.")
     ] = None,
-    trials: Annotated[int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")] = 2000,
+    trials: Annotated[
+        int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
+    ] = 2000,
     minutes: Annotated[float, typer.Option(help="With --empirical: stop after so long, with fewer trials.")] = 5.0,
     as_json: JsonOption = False,
 ) -> None:

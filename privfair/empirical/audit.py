@@ -59,7 +59,8 @@ def audit(
     if unknown:
         raise InputError("channel", f"must be one of {', '.join(CHANNELS)}", unknown[0])
     wanted = [name for name in CHANNELS if not channels or name in channels]
-    kinds = {attack.channel: attack for attack in (*ATTACKS, CanariesAttack)}
+    kinds: dict[str, type[Attack] | type[CanariesAttack]] = {attack.channel: attack for attack in ATTACKS}
+    kinds[CanariesAttack.channel] = CanariesAttack
     reasons = {name: kinds[name].why_not(subject) for name in wanted}
     attacked = [name for name in wanted if reasons[name] is None]
     views = sum(2 if name in (CanariesAttack.channel, WholeRunAttack.channel) else 1 for name in attacked)

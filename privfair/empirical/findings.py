@@ -10,7 +10,7 @@ from accountant.neighbouring import Adjacency
 
 NOT_SHOWN = (
     "A pass is no proof: these attacks did no better than the claim allows; others might.",
-    "The attacked records are made up, as different as one record can be; noise, rates and rounds are those of the plan.",
+    "The attacked records are made up, as different as one record can be; noise, rates and rounds are the plan's own.",
     "Not attacked: noisy evaluations, encryption, time, rounding, retries after a crash, other runs on the same data.",
 )
 TOLERANCE = 1.001  # ε from the same events, computed in two ways, agrees to a thousandth

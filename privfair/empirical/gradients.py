@@ -36,7 +36,9 @@ def loud_parameters(client: Client, objective: Objective, bound: float) -> Float
     rng = stream(0, "audit", "parameters")
     start = client.model.parameters()
     tried = [np.zeros_like(start), start]
-    tried += [(scale * rng.standard_normal(start.size)).astype(start.dtype) for scale in (0.01, 0.1, 1.0) for _ in range(8)]
+    tried += [
+        (scale * rng.standard_normal(start.size)).astype(start.dtype) for scale in (0.01, 0.1, 1.0) for _ in range(8)
+    ]
     loudness = [np.linalg.norm(clipped_gradients(client, v, objective, 1e9), axis=1).min() for v in tried]
     best = int(np.argmax(np.minimum(loudness, 20.0 * bound)))  # beyond that more is not better: the first stands
     return tried[best]

@@ -189,9 +189,9 @@ def _kind(setting: Setting, schema: Schema, target: tuple[int, int] | None) -> K
         groups[comparison.attribute] = target[1] - comparison.cells.start
     best = (-math.inf, Kind(high, tuple(groups)))
     for label in (high, low):
-        features = np.zeros((1, len(schema.features)))
+        features = np.zeros((1, len(schema.features)), dtype=np.float32)
         conditions = np.ones((1, len(schema.conditions)), dtype=bool)
-        record = Records(features, np.array([label]), np.array([groups]), conditions)
+        record = Records(features, np.array([label], dtype=np.float32), np.array([groups]), conditions)
         member = cells.membership(record)[0]
         wanted = target is None or bool(member[target[1]])
         best = max(best, (float(member.sum()) if wanted else -1.0, Kind(label, tuple(groups))), key=lambda b: b[0])
@@ -207,7 +207,7 @@ def _require_no_budget(config: Config, name: str) -> None:
         budget = ledger.budget(dataset)
     if budget is not None:
         raise Refused(
-            f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and planning an "
+            f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and to plan an "
             "audit would release its counts. Attacks use records of their own making: audit the same [privacy] and "
             '[federation] with data.name = "synthetic".'
         )

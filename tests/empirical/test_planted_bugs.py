@@ -53,9 +53,9 @@ def test_half_the_noise_on_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_half_the_noise_on_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator_noise(monkeypatch, 2)
     subject, honest = plan(tmp_path, {**PRIVATE, "noise_multiplier": 0.7}), NoisyMean._draws
-    assert audit(subject, QUICK, ["updates"]).fine
+    assert audit(subject, Effort(160, 2.0), ["updates"]).fine
     monkeypatch.setattr(NoisyMean, "_draws", lambda self, *given: (0.5 * draw for draw in honest(self, *given)))
-    caught(audit(subject, QUICK, ["updates"]), "updates")
+    caught(audit(subject, Effort(160, 2.0), ["updates"]), "updates")
 
 
 def test_no_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,18 +74,18 @@ def test_no_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_accountant_that_starts_anew_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The books of eight rounds, of which only the last is told."""
+    """The books of four rounds, of which only the last is told."""
     generator_noise(monkeypatch, 4)
-    subject, honest = plan(tmp_path, {**PUBLIC, "prediction_noise": 1.2}, rounds=8), Accountant.compose
+    subject, honest = plan(tmp_path, {**PUBLIC, "prediction_noise": 1.2}, rounds=4), Accountant.compose
 
     def forgetful(self: Accountant, event: object, count: int = 1, **labels: Any) -> Accountant:
         if any(release.round != labels["round"] for release in self._releases):
             self._releases.clear()
         return honest(self, event, count, **labels)
 
-    assert audit(subject, QUICK, ["predictions"]).fine
+    assert audit(subject, Effort(200, 2.0), ["predictions"]).fine
     monkeypatch.setattr(Accountant, "compose", forgetful)
-    caught(audit(subject, QUICK, ["predictions"]), "predictions")
+    caught(audit(subject, Effort(200, 2.0), ["predictions"]), "predictions")
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["in every round of a run", "in every run"])

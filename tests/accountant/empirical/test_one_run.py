@@ -29,7 +29,9 @@ def brute_force(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
 @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
 def test_the_p_value_is_that_of_the_theorem(m: int, r: int, epsilon: float, delta: float) -> None:
     for v in range(r + 1):
-        assert one_run_p_value(m, r, v, epsilon, delta) == pytest.approx(brute_force(m, r, v, epsilon, delta), abs=1e-12)
+        assert one_run_p_value(m, r, v, epsilon, delta) == pytest.approx(
+            brute_force(m, r, v, epsilon, delta), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("m", [3, 20, 200])
