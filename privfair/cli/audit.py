@@ -63,6 +63,11 @@ def audit(
     if empirical is not None:
         from privfair.cli.empirical import empirical_audit
 
+        if delta is not None or head or figure is not None:
+            raise InputError(
+                "--empirical", "goes with --channel, --trials, --minutes and --ledger only", "other options"
+            )
+
         empirical_audit(
             empirical, channels=channel or (), trials=trials, minutes=minutes, ledger=ledger, as_json=as_json
         )

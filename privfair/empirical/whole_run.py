@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -104,8 +103,8 @@ class WholeRunAttack:
         schema, noise = self._subject.schema, self._subject.terms.counting
         each = max(FEWEST, 0 if noise is None else round(12 * noise.scale))
         low, high = schema.label_range
-        groups = product(*(range(len(a.values)) for a in schema.sensitive))
-        kinds = [Kind(label, found) for found in groups for label in (low, high)]
+        sizes = [len(a.values) for a in schema.sensitive]
+        kinds = [Kind(label, tuple(i % n for n in sizes)) for label in (low, high) for i in range(max(sizes))]
         most = max(1, round(0.5 / self._subject.config.privacy.delta) // len(kinds))  # δ must stay below 1/n
         return [kind for kind in kinds for _ in range(min(-(-each // 2), most))]
 

@@ -85,6 +85,7 @@ def test_the_json_has_both_bounds_beside_the_claim_and_a_planted_bug_gives_exit_
     assert "CONTRADICTION" in told["verdict"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path: Path) -> None:
     privacy = {"epsilon": 4.0, "sampling_rate": 0.5, "local_steps": 1, "prediction_rate": 0.2}
     out = tmp_path / "run"
@@ -113,5 +114,7 @@ def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     )
     few = run(*other, "--trials", "3")
     assert "trials must be at least 80; found 3. Fewer show nothing." in str(few.exception)
+    both = run("--empirical", str(config), "--delta", "1e-6")
+    assert "--empirical goes with --channel, --trials, --minutes and --ledger only" in str(both.exception)
     missing = run("--empirical", "nowhere.toml")
     assert "config must be a TOML file that exists; found 'nowhere.toml'." in str(missing.exception)
