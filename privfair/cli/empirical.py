@@ -68,7 +68,7 @@ def print_findings(console: Console, found: Findings) -> None:
         f"{100 * found.confidence:g}% confidence",
         soft_wrap=True,
     )
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("attack", no_wrap=True)
     table.add_column("seen by", no_wrap=True)
     for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "trials", "s"):

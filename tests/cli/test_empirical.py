@@ -93,7 +93,8 @@ def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path:
                             aggregation={"scheme": "plain"}, out=out)  # fmt: skip
     rows = Path(tmp_path / "l.sqlite").read_bytes()
     told = json.loads(run("--empirical", str(out), "--channel", "counts", "--trials", "80", "--json").stdout)
-    assert told["epsilon"]["upper"] == pytest.approx(result.privacy["epsilon"]["pld"], rel=0.05)
+    # the plan has room for a release that a crash loses, which this run did not need
+    assert result.privacy["epsilon"]["pld"] < told["epsilon"]["upper"] <= 4.0
     assert told["attacks"][0]["epsilon"]["upper"] == pytest.approx(
         result.privacy["by_channel"]["counts"]["pld"], rel=1e-3
     )
