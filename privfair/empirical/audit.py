@@ -23,6 +23,7 @@ from privfair.empirical.whole_run import WholeRunAttack
 
 ATTACKS: tuple[type[Attack], ...] = (CountsAttack, PredictionsAttack, UpdatesAttack, WholeRunAttack)
 CHANNELS = (*(attack.channel for attack in ATTACKS[:-1]), CanariesAttack.channel, WholeRunAttack.channel)
+FEWEST_RUNS = 3
 TRIALS_OF_A_RUN = 20  # a training run with canaries stands for so many trials
 
 Report = Callable[[str, int, int], None]  # channel, trials so far, trials in all
@@ -30,7 +31,10 @@ Report = Callable[[str, int, int], None]  # channel, trials so far, trials in al
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried: releases of each of the two datasets, and minutes in all; whichever ends first."""
+    """How much is tried: releases of each of the two datasets, and minutes in all; whichever ends first.
+
+    Every attack has at least 80 trials of each, however few the minutes.
+    """
 
     trials: int = 2000
     minutes: float = 5.0
@@ -130,10 +134,10 @@ def _canaries(
     attack: CanariesAttack, subject: Subject, effort: Effort, level: float, until: float, report: Report | None
 ) -> list[Finding]:
     """White-box and black-box guesses of the coins of all runs."""
-    started, most = time.perf_counter(), max(3, effort.trials // TRIALS_OF_A_RUN)
+    started, most = time.perf_counter(), max(FEWEST_RUNS, effort.trials // TRIALS_OF_A_RUN)
     try:
         claim, runs = attack.claim(), list[Guessed]()
-        while len(runs) < most and (not runs or time.perf_counter() < until):
+        while len(runs) < most and (len(runs) < FEWEST_RUNS or time.perf_counter() < until):
             runs.append(attack.run())
             if report:
                 report(attack.channel, len(runs), most)
