@@ -26,7 +26,9 @@ def audit(
     delta: Annotated[
         float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write the burn-down over time to this PNG.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write the burn-down over time to this PNG; with --empirical, the bounds.")
+    ] = None,
     head: Annotated[
         list[str] | None,
         typer.Option(help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail."),
@@ -65,13 +67,11 @@ def audit(
     if empirical is not None:
         from privfair.cli.empirical import empirical_audit
 
-        if delta is not None or head or figure is not None:
-            raise InputError(
-                "--empirical", "goes with --channel, --trials, --minutes and --ledger only", "other options"
-            )
-
+        if delta is not None or head:
+            rule = "goes with --channel, --trials, --minutes, --figure and --ledger only"
+            raise InputError("--empirical", rule, "other options")
         empirical_audit(
-            empirical, channels=channel or (), trials=trials, minutes=minutes, ledger=ledger, as_json=as_json
+            empirical, channel or (), trials=trials, minutes=minutes, ledger=ledger, figure=figure, as_json=as_json
         )
         return
     from accountant import audit as auditing

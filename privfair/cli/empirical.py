@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 def empirical_audit(
     path: Path,
-    *,
     channels: Sequence[str] = (),
+    *,
     trials: int = 2000,
     minutes: float = 5.0,
     ledger: str | None = None,
+    figure: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Print the measured lower bound on ε beside the claimed upper bound; exit code 1 if it exceeds it."""
@@ -57,6 +58,10 @@ def empirical_audit(
 
                 found = audit(subject, effort, channels, report)
             print_findings(Console(highlight=False), found)
+    if figure is not None:
+        from privfair.cli.empirical_figure import write_findings
+
+        write_findings(found, figure)
     if not found.fine:
         raise typer.Exit(1)
 

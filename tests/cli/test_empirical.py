@@ -49,7 +49,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_table_says_who_saw_how_much_and_what_it_does_not_show(config: Path) -> None:
-    result = run("--empirical", str(config), "--channel", "counts", "--channel", "predictions", "--trials", "80")
+    channels = ("--channel", "counts", "--channel", "predictions")
+    result = run("--empirical", str(config), *channels, "--trials", "80", "--figure", "bounds.png")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     assert "all lower bounds together at 95% confidence" in text
@@ -57,6 +58,7 @@ def test_the_table_says_who_saw_how_much_and_what_it_does_not_show(config: Path)
     assert "says otherwise in at most 5 of 100 cases" in text
     assert "a coin in 50; the claim allows at most" in text
     assert "A pass is no proof" in text
+    assert Path("bounds.png").read_bytes().startswith(b"\x89PNG")
     assert not list(config.parent.glob("*.sqlite"))  # no ledger of anybody's was opened or made
 
 
@@ -116,6 +118,6 @@ def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     few = run(*other, "--trials", "3")
     assert "trials must be at least 80; found 3. Fewer show nothing." in str(few.exception)
     both = run("--empirical", str(config), "--delta", "1e-6")
-    assert "--empirical goes with --channel, --trials, --minutes and --ledger only" in str(both.exception)
+    assert "--empirical goes with --channel, --trials, --minutes, --figure and --ledger only" in str(both.exception)
     missing = run("--empirical", "nowhere.toml")
     assert "config must be a TOML file that exists; found 'nowhere.toml'." in str(missing.exception)
