@@ -29,9 +29,10 @@ def write_findings(found: Findings, path: Path) -> None:
             epsilon.barh(place, one.upper, color="0.88")
         epsilon.barh(place, one.lower, height=0.4, color=colour)
         right.barh(place, 100 * one.allowed_accuracy - 50, left=50, color="0.88")
-        right.plot(100 * one.accuracy, place, "o", color=colour)
-    epsilon.set(title="ε: measured at least, claimed at most (grey)", xlabel=f"ε at δ = {found.delta:g}")
-    right.set(title="Right guesses of 100: a coin 50, the claim allows grey", xlim=(48, 101))
+        error = 200 * math.sqrt(one.accuracy * (1 - one.accuracy) / one.guesses)
+        right.errorbar(100 * one.accuracy, place, xerr=error, fmt="o", color=colour, capsize=3)
+    epsilon.set(title="ε at least, as measured (grey: claimed)", xlabel=f"ε at δ = {found.delta:g}")
+    right.set(title="right guesses of 100", xlabel="grey: the claim allows; bars: ± 2 standard errors", xlim=(48, 101))
     epsilon.set_yticks(range(len(found.findings)), [f"{one.channel}, {one.adversary}" for one in found.findings])
     epsilon.invert_yaxis()
     for axes in (epsilon, right):

@@ -76,16 +76,16 @@ def test_no_clipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_accountant_that_starts_anew_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The books of four rounds, of which only the last is told."""
     generator_noise(monkeypatch, 4)
-    subject, honest = plan(tmp_path, {**PUBLIC, "prediction_noise": 1.2}, rounds=4), Accountant.compose
+    subject, honest = plan(tmp_path, {**PUBLIC, "prediction_noise": 0.6}, rounds=4), Accountant.compose
 
     def forgetful(self: Accountant, event: object, count: int = 1, **labels: Any) -> Accountant:
         if any(release.round != labels["round"] for release in self._releases):
             self._releases.clear()
         return honest(self, event, count, **labels)
 
-    assert audit(subject, Effort(200, 2.0), ["predictions"]).fine
+    assert audit(subject, Effort(90, 2.0), ["predictions"]).fine
     monkeypatch.setattr(Accountant, "compose", forgetful)
-    caught(audit(subject, Effort(200, 2.0), ["predictions"]), "predictions")
+    caught(audit(subject, Effort(90, 2.0), ["predictions"]), "predictions")
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["in every round of a run", "in every run"])
