@@ -26,7 +26,9 @@ def audit(
     delta: Annotated[
         float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
     ] = None,
-    figure: Annotated[Path | None, typer.Option(help="Write the burn-down over time to this PNG.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write the burn-down over time to this PNG; with --empirical, the bounds.")
+    ] = None,
     html: Annotated[
         Path | None, typer.Option(help="Write everything to this HTML file: one page that works offline.")
     ] = None,
@@ -39,6 +41,19 @@ def audit(
     rebuild_totals: Annotated[
         bool, typer.Option("--rebuild-totals", help="Afterwards derive the kept totals from the rows again.")
     ] = False,
+    empirical: Annotated[
+        Path | None,
+        typer.Option(help="Attack the pipeline of this run or configuration instead: ε measured beside ε claimed."),
+    ] = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="With --empirical: counts, predictions, updates, canaries, run.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
+    ] = 2000,
+    minutes: Annotated[
+        float, typer.Option(help="With --empirical: stop after so long, but for 80 trials an attack.")
+    ] = 5.0,
     as_json: JsonOption = False,
 ) -> None:
     """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
@@ -47,8 +62,21 @@ def audit(
     Rényi filter, which also holds when releases were chosen one after the other. Exit code 1 means that a
     budget is exceeded or that the books were changed.
 
+    With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
+    code 1 means that it is more than was claimed.
+
     Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
     """
+    if empirical is not None:
+        from privfair.cli.empirical import empirical_audit
+
+        if delta is not None or head or html is not None:
+            rule = "goes with --channel, --trials, --minutes, --figure and --ledger only"
+            raise InputError("--empirical", rule, "other options")
+        empirical_audit(
+            empirical, channel or (), trials=trials, minutes=minutes, ledger=ledger, figure=figure, as_json=as_json
+        )
+        return
     from accountant import audit as auditing
     from accountant.chain import LedgerBroken
 

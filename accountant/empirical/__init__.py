@@ -1,0 +1,24 @@
+"""Lower bounds on ε that are measured: statistics for attacks on a mechanism, without any attack in them.
+
+An upper bound is proved, a lower bound is shown: who tells two neighbouring datasets apart too well has refuted the
+upper bound, whatever was proved. Nothing here knows torch or privfair; an attack hands over numbers.
+"""
+
+from accountant.empirical.intervals import at_least, at_most
+from accountant.empirical.one_run import one_run_epsilon, one_run_p_value
+from accountant.empirical.rates import Rates, epsilon_from_rates
+from accountant.empirical.tradeoff import TradeOff, implied_factor
+from accountant.empirical.two_worlds import Distinguished, distinguish
+
+__all__ = [
+    "Distinguished",
+    "Rates",
+    "TradeOff",
+    "at_least",
+    "at_most",
+    "distinguish",
+    "epsilon_from_rates",
+    "implied_factor",
+    "one_run_epsilon",
+    "one_run_p_value",
+]

@@ -1,0 +1,146 @@
+"""What an audit found: bounds from below beside claims from above, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from accountant.neighbouring import Adjacency
+
+NOT_SHOWN = (
+    "A pass is no proof: these attacks did no better than the claim allows; others might.",
+    "The attacked records are made up, as different as one record can be; noise, rates and rounds are the plan's own.",
+    "Not attacked: noisy evaluations, encryption, time, rounding, retries after a crash, other runs on the same data.",
+)
+TOLERANCE = 1.001  # ε from the same events, computed in two ways, agrees to a thousandth
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One attack by one adversary."""
+
+    channel: str
+    adversary: str
+    about: str
+    upper: float
+    """ε as the ledger has it for what was released."""
+    lower: float
+    """ε is at least this, with the confidence of the whole audit."""
+    without_assumption: float
+    if_as_stated: float | None
+    """None: the attack has no bound that rests on the law of the noise."""
+    noise_factor: float | None
+    accuracy: float
+    """The share of right guesses."""
+    allowed_accuracy: float
+    guesses: int
+    """How many were counted; as many or fewer served to choose the test."""
+    trials: int
+    seconds: float
+    in_plan: bool
+    """Whether all of it is part of the plan, whose ε then must not be below the lower bound either."""
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the lower bound exceeds the claim."""
+        return self.lower > self.upper * TOLERANCE
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A whole audit."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[tuple[str, str], ...]
+    """Channels that were not attacked, and why."""
+    planned: float
+    """ε of the whole plan."""
+    delta: float
+    confidence: float
+    adjacency: Adjacency
+    seconds: float
+
+    @property
+    def lower(self) -> float:
+        """What the ε of the plan is at least: who sees all of it sees each part."""
+        return max((f.lower for f in self.findings if f.in_plan), default=0.0)
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing that was measured contradicts what is claimed."""
+        return self.lower <= self.planned * TOLERANCE and not any(f.contradicts for f in self.findings)
+
+    @property
+    def membership(self) -> Finding | None:
+        """The attack that sees most: the whole run, or else the most successful one."""
+        run = [f for f in self.findings if f.channel == "run" and f.adversary.startswith("white")]
+        return run[0] if run else max(self.findings, key=lambda f: f.accuracy, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """How often an attacker was right, for people."""
+        found = self.membership
+        if found is None:
+            return "Nothing was attacked."
+        who = "sees everything that leaves a client" if found.channel == "run" else f"sees the {found.channel}"
+        what = "which of two records X has" if self.adjacency is Adjacency.REPLACE_ONE else "whether X took part"
+        right, allowed = 100 * found.accuracy, math.ceil(100 * found.allowed_accuracy - 1e-9)
+        most = f"the claim allows at most {allowed}" if math.isfinite(found.upper) else "nothing is claimed"
+        return f"An attacker who {who} guesses {what}: right in {right:.0f} of 100 cases, a coin in 50; {most}."
+
+    @property
+    def verdict(self) -> str:
+        """One sentence for the end."""
+        if self.fine:
+            return (
+                f"No contradiction at {100 * self.confidence:g}% confidence. An audit of a run that keeps its promise "
+                f"says otherwise in at most {100 * (1 - self.confidence):.2g} of 100 cases."
+            )
+        worst = [f"{f.channel} ({f.adversary})" for f in self.findings if f.contradicts]
+        return f"CONTRADICTION: more can be seen than the claim allows, by {', '.join(worst) or 'the plan as a whole'}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values; an infinite claim is None."""
+        return {
+            "fine": self.fine,
+            "verdict": self.verdict,
+            "confidence": self.confidence,
+            "delta": self.delta,
+            "adjacency": str(self.adjacency),
+            "epsilon": {"lower": self.lower, "upper": _number(self.planned)},
+            "attacks": [_as_json(f) for f in self.findings],
+            "skipped": dict(self.skipped),
+            "membership": None if self.membership is None else _membership(self.membership, self.sentence),
+            "not_shown": list(NOT_SHOWN),
+            "seconds": self.seconds,
+        }
+
+
+def _as_json(found: Finding) -> dict[str, Any]:
+    return {
+        "channel": found.channel,
+        "adversary": found.adversary,
+        "about": found.about,
+        "epsilon": {
+            "lower": found.lower,
+            "upper": _number(found.upper),
+            "lower_without_assumption": found.without_assumption,
+            "lower_if_noise_is_as_stated": found.if_as_stated,
+        },
+        "noise_at_most_times_stated": None if found.noise_factor is None else _number(found.noise_factor),
+        "right_guesses": {"measured": found.accuracy, "coin": 0.5, "allowed": found.allowed_accuracy},
+        "guesses": found.guesses,
+        "trials": found.trials,
+        "seconds": found.seconds,
+        "contradicts": found.contradicts,
+    }
+
+
+def _membership(found: Finding, sentence: str) -> dict[str, Any]:
+    right, allowed = round(100 * found.accuracy, 1), round(100 * found.allowed_accuracy, 1)
+    return {"right_of_100": right, "coin": 50, "allowed": allowed, "sentence": sentence}
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,213 @@
+"""What is audited: the plan of a run (noise, rates, rounds), carried over to made-up records.
+
+The real records are never attacked. Their schema and the terms that were planned for them are taken; the records
+themselves are replaced by neighbours that are as far apart as the schema allows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accountant.errors import InputError, Refused
+from accountant.ledger import Ledger
+from accountant.neighbouring import Adjacency
+from accountant.storage import exists, ledger_url
+from privfair.arrays import FloatArray
+from privfair.clients.client import Client
+from privfair.config import Config
+from privfair.datasets.records import ClientData, Federation, Records, Schema
+from privfair.datasets.registry import load as load_dataset
+from privfair.privacy.books import dataset_name
+from privfair.round import begin
+from privfair.run_directory import RunDirectory
+from privfair.setting import Setting, build
+from privfair.terms import Terms
+
+FEATURES = 8
+_KEPT = (
+    *("delta", "target_method", "counts", "predictions", "updates", "max_grad_norm", "score_range"),
+    *("kernel_correction", "min_count"),
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Of which label and groups the attacked record is: those that pay most."""
+
+    label: float
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plan with every noise and rate in it, and the record that is attacked."""
+
+    config: Config
+    schema: Schema
+    terms: Terms
+    kind: Kind
+    trainings: int  # rounds in which the busiest client trains
+    folder: Path  # for ledgers of its own
+    target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate
+
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return self.config.federation.rounds
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Whether a record is there or not, or which of two it is."""
+        return Adjacency.REPLACE_ONE if self.config.privacy.counts == "public" else Adjacency.ADD_OR_REMOVE
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours have one record replaced."""
+        return self.adjacency is Adjacency.REPLACE_ONE
+
+    def records(self, features: FloatArray, kinds: list[Kind] | None = None) -> Records:
+        """Records with these features: all of the attacked kind, or of the kinds given; in every conditioning set."""
+        rows = kinds or [self.kind] * len(features)
+        return Records(
+            np.asarray(features, dtype=np.float32),
+            np.array([k.label for k in rows], dtype=np.float32),
+            np.array([k.groups for k in rows], dtype=np.int64).reshape(len(rows), len(self.schema.sensitive)),
+            np.ones((len(rows), len(self.schema.conditions)), dtype=bool),
+        )
+
+    def setting(self, train: Records, name: str) -> Setting:
+        """Everything that a run with one client with these records needs, with a ledger of its own."""
+        url = f"sqlite:///{self.folder}/{name}.sqlite"
+        config = self.config.model_copy(update={"run": self.config.run.model_copy(update={"ledger": url})})
+        schema = replace(self.schema, features=tuple(f"x{i}" for i in range(train.features.shape[1])))
+        holder = ClientData("target", train, train.take([]))
+        return build(config, Federation("audit", schema, (holder,)))
+
+
+def twin(setting: Setting, train: Records) -> Client:
+    """The setting's client with other records: the same model, the same source of noise."""
+    own = first_client(setting)
+    data = ClientData(own.name, train, train.take([]))
+    schema = setting.federation.schema
+    return Client(0, data, schema, setting.cells, own.model, own.replica, seed=own.seed, entropy=own.entropy)
+
+
+def first_client(setting: Setting) -> Client:
+    """The only client of a setting for attacks."""
+    inner: Any = setting.backend.inner
+    client: Client = inner.members[0]
+    return client
+
+
+def read(path: Path, overrides: tuple[str, ...] = ()) -> tuple[Config, Terms | None]:
+    """The configuration of a run's folder and the terms it settled on, or of a TOML file."""
+    if not path.is_dir():
+        return Config.read(path, overrides), None
+    if overrides:
+        raise InputError("--set", "is for a configuration file", str(path), "A run keeps its configuration.")
+    directory = RunDirectory.open(path)
+    checkpoint = directory.read_checkpoint()
+    return directory.read_config(), None if checkpoint is None else checkpoint.terms
+
+
+def prepare(config: Config, folder: Path, terms: Terms | None = None, federation: Federation | None = None) -> Subject:
+    """The plan of this configuration, ready for attacks; refused where it claims nothing or its data have a budget."""
+    if not config.privacy.enabled:
+        raise InputError("privacy", "must be on: without it nothing is claimed", "off", "Give privacy.epsilon.")
+    _require_no_budget(config, "" if federation is None else federation.name)
+    run = {"reproducible_noise": False, "ledger": f"sqlite:///{folder}/plan.sqlite", "key": None, "engine": "local"}
+    sums = config.aggregation.model_copy(update={"scheme": "plain", "quantise": True, "keys": None})
+    config = config.model_copy(update={"run": config.run.model_copy(update=run), "aggregation": sums})
+    if federation is None:
+        data = config.data
+        federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
+    setting = build(config, federation)
+    try:
+        if setting.private is None:
+            raise InputError("privacy", "must be on", "off")
+        planned = terms or begin(setting.server).terms
+        trainings = setting.private.planner.work.most_trainings
+    finally:
+        if setting.private is not None:
+            setting.private.close()
+    schema = replace(federation.schema, inferred=False)
+    target = _target(planned)
+    rate = None if target is None else _rate(planned, *target)
+    kind = _kind(setting, schema, target)
+    return Subject(_fixed(config, planned, rate), schema, planned, kind, trainings, folder, target)
+
+
+def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
+    """The configuration with every number of its plan given, so that made-up records cannot change any of them."""
+    privacy: dict[str, Any] = {key: getattr(config.privacy, key) for key in _KEPT}
+    privacy |= {"retries": 0, "prediction_rate": rate}
+    if terms.counting is not None:
+        privacy["count_noise"] = terms.counting.scale
+    if terms.sharing is not None:
+        privacy["prediction_noise"] = terms.sharing.noise.scale
+    if terms.updates is not None:
+        u = terms.updates
+        privacy |= {"noise_multiplier": u.noise_multiplier, "sampling_rate": u.sampling_rate, "local_steps": u.steps}
+    if not any(privacy.get(k) for k in ("count_noise", "prediction_noise", "noise_multiplier")):
+        raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
+    tables = config.as_tables() | {"privacy": {k: v for k, v in privacy.items() if v is not None}}
+    return Config.build(tables)
+
+
+def _target(terms: Terms) -> tuple[int, int] | None:
+    """The client and cell whose records are sampled at the highest rate."""
+    if terms.sharing is None or not terms.sharing.quotas.any():
+        return None
+    quotas = terms.sharing.quotas
+    rates = np.array([[_rate(terms, k, c) for c in range(quotas.shape[1])] for k in range(quotas.shape[0])])
+    client, cell = np.unravel_index(int(np.argmax(rates)), rates.shape)
+    return int(client), int(cell)
+
+
+def _rate(terms: Terms, client: int, cell: int) -> float:
+    """How likely a record of this cell is to be in a message."""
+    sharing = terms.sharing
+    if sharing is None or not sharing.quotas[client, cell]:
+        return 0.0
+    if sharing.rates is not None:
+        return float(sharing.rates[client, cell])
+    return min(1.0, float(sharing.quotas[client, cell]) / max(1.0, float(terms.cells[client, cell])))
+
+
+def _kind(setting: Setting, schema: Schema, target: tuple[int, int] | None) -> Kind:
+    """A label and groups with which a record is in the target cell, and in as many others as it can be."""
+    low, high = schema.label_range
+    groups = [0] * len(schema.sensitive)
+    cells = setting.cells
+    if target is not None:
+        comparison = next(c for c in cells.comparisons if target[1] in c.cells)
+        groups[comparison.attribute] = target[1] - comparison.cells.start
+    best = (-math.inf, Kind(high, tuple(groups)))
+    for label in (high, low):
+        features = np.zeros((1, len(schema.features)), dtype=np.float32)
+        conditions = np.ones((1, len(schema.conditions)), dtype=bool)
+        record = Records(features, np.array([label], dtype=np.float32), np.array([groups]), conditions)
+        member = cells.membership(record)[0]
+        wanted = target is None or bool(member[target[1]])
+        best = max(best, (float(member.sum()) if wanted else -1.0, Kind(label, tuple(groups))), key=lambda b: b[0])
+    return best[1]
+
+
+def _require_no_budget(config: Config, name: str) -> None:
+    """Nothing, unless the data have a budget in the ledger at hand: then nothing of them is touched."""
+    url, dataset = ledger_url(config.run.ledger), dataset_name(config, name or config.data.name)
+    if not exists(url):
+        return
+    with Ledger(url, create=False) as ledger:
+        budget = ledger.budget(dataset)
+    if budget is not None:
+        raise Refused(
+            f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and to plan an "
+            "audit would release its counts. Attacks use records of their own making: audit the same [privacy] and "
+            '[federation] with data.name = "synthetic".'
+        )

@@ -1,0 +1,123 @@
+"""`privfair audit --empirical`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import privfair
+from accountant import Budget, InputError, Ledger
+from accountant.errors import Refused
+from privfair.cli import audit as command
+from privfair.mechanisms.count_release import CountNoise
+from tests.empirical.plans import generator_noise
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(command.audit)
+
+CONFIG = """
+[federation]
+rounds = 1
+[privacy]
+count_noise = 1.0
+prediction_noise = 1.0
+prediction_rate = 1.0
+noise_multiplier = 2.0
+sampling_rate = 1.0
+local_steps = 1
+"""
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRIVFAIR_LEDGER", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    generator_noise(monkeypatch, 11)
+    path = tmp_path / "plan.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_the_table_says_who_saw_how_much_and_what_it_does_not_show(config: Path) -> None:
+    channels = ("--channel", "counts", "--channel", "predictions")
+    result = run("--empirical", str(config), *channels, "--trials", "80", "--figure", "bounds.png")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "all lower bounds together at 95% confidence" in text
+    assert "No contradiction at 95% confidence" in text
+    assert "says otherwise in at most 5 of 100 cases" in text
+    assert "a coin in 50; the claim allows at most" in text
+    assert "A pass is no proof" in text
+    assert Path("bounds.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(config.parent.glob("*.sqlite"))  # no ledger of anybody's was opened or made
+
+
+def test_the_json_has_both_bounds_beside_the_claim_and_a_planted_bug_gives_exit_code_1(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("--empirical", str(config), "--channel", "counts", "--trials", "90", "--json")
+    honest = run(*arguments)
+    assert honest.exit_code == 0, honest.output
+    told = json.loads(honest.stdout)
+    (counts,) = told["attacks"]
+    assert told["fine"]
+    assert told["adjacency"] == "add-or-remove"
+    assert (told["confidence"], told["delta"], counts["trials"]) == (0.95, 1e-5, 180)
+    assert counts["epsilon"]["upper"] == pytest.approx(1.0, abs=1e-3)
+    assert 0 <= counts["epsilon"]["lower"] <= 1.0
+    assert told["epsilon"]["upper"] > 1.0  # the whole plan
+    assert told["membership"]["coin"] == 50
+    monkeypatch.setattr(CountNoise, "release", lambda self, counts, entropy: np.asarray(counts, dtype=np.int64))
+    broken = run(*arguments)
+    assert broken.exit_code == 1
+    told = json.loads(broken.stdout)
+    assert not told["fine"]
+    assert told["attacks"][0]["contradicts"]
+    assert told["attacks"][0]["epsilon"]["lower"] > 1.0
+    assert "CONTRADICTION" in told["verdict"]
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path: Path) -> None:
+    privacy = {"epsilon": 4.0, "sampling_rate": 0.5, "local_steps": 1, "prediction_rate": 0.2}
+    out = tmp_path / "run"
+    result = privfair.train(privacy=privacy, federation={"rounds": 1}, run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"},
+                            aggregation={"scheme": "plain"}, out=out)  # fmt: skip
+    rows = Path(tmp_path / "l.sqlite").read_bytes()
+    told = json.loads(run("--empirical", str(out), "--channel", "counts", "--trials", "80", "--json").stdout)
+    # the plan has room for a release that a crash loses, which this run did not need
+    assert result.privacy["epsilon"]["pld"] < told["epsilon"]["upper"] <= 4.0
+    assert told["attacks"][0]["epsilon"]["upper"] == pytest.approx(
+        result.privacy["by_channel"]["counts"]["pld"], rel=1e-3
+    )
+    assert Path(tmp_path / "l.sqlite").read_bytes() == rows  # the run's own ledger is as it was
+
+
+def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
+    with Ledger("sqlite:///privfair-ledger.sqlite") as ledger:
+        ledger.set_budget("synthetic", Budget(3.0, 1e-6))
+    result = run("--empirical", str(config))
+    assert isinstance(result.exception, Refused)
+    assert "Dataset 'synthetic' has a budget" in str(result.exception)
+    other = ("--empirical", str(config), "--ledger", "sqlite:///elsewhere.sqlite")
+    wrong = run(*other, "--channel", "embedings")
+    assert isinstance(wrong.exception, InputError)
+    assert "channel must be one of counts, predictions, updates, canaries, run; found 'embedings'" in str(
+        wrong.exception
+    )
+    few = run(*other, "--trials", "3")
+    assert "trials must be at least 80; found 3. Fewer show nothing." in str(few.exception)
+    both = run("--empirical", str(config), "--delta", "1e-6")
+    assert "--empirical goes with --channel, --trials, --minutes, --figure and --ledger only" in str(both.exception)
+    missing = run("--empirical", "nowhere.toml")
+    assert "config must be a TOML file that exists; found 'nowhere.toml'." in str(missing.exception)

@@ -1,0 +1,36 @@
+"""Plans to attack, on a toy federation, with noise from a generator: the same laws, many times faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privfair import setting
+from privfair.config import Config
+from privfair.empirical.subject import Subject, prepare
+from privfair.mechanisms.entropy import SeededEntropy
+from tests.end_to_end.federations import toy
+
+PUBLIC: dict[str, Any] = {
+    **{"counts": "public", "prediction_noise": 0.5, "prediction_rate": 1.0},
+    **{"noise_multiplier": 2.0, "sampling_rate": 1.0, "local_steps": 1},
+}
+PRIVATE: dict[str, Any] = {
+    **{"count_noise": 1.0, "prediction_noise": 0.5, "prediction_rate": 1.0},
+    **{"noise_multiplier": 1.0, "sampling_rate": 1.0, "local_steps": 1},
+}
+
+
+def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """From now on clients draw from one generator, which goes on from draw to draw."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(setting, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
+
+
+def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, **sections: Any) -> Subject:
+    """The plan of this [privacy], ready for attacks."""
+    config = Config.build({"privacy": privacy, "federation": {"rounds": rounds}, **sections})
+    return prepare(config, folder, federation=toy(clients=1, records=120))
