@@ -59,8 +59,10 @@ class FairnessConfig(Section):
     notion: str = "statistical_parity"
     strength: float = Field(1.0, ge=0, alias="lambda")
     kernel: str = "energy"
-    tracker: Literal["samples"] = "samples"
+    # what is shared of a group each round: scores of some records, or the mean of features of all scores
+    tracker: Literal["samples", "embedding"] = "samples"
     samples: int = Field(100, ge=1)
+    features: int | None = Field(None, ge=1, le=64)  # embedding: default as many as the kernel needs
     quotas: Literal["random", "largest_remainder"] = "random"
 
 
@@ -98,7 +100,7 @@ class PrivacyConfig(Section):
     evaluation: Literal["none", "laplace", "gaussian"] = "none"
     # noise: by itself it makes the run private and its ε is told; with epsilon it is fixed and the rest is calibrated
     count_noise: float | None = Field(None, gt=0)  # scale, in records
-    prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score
+    prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score; embedding: of one record's part
     noise_multiplier: float | None = Field(None, gt=0)  # DP-SGD: noise scale over max_grad_norm
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
     # how much of epsilon a channel may cost by itself; updates get what is left

@@ -17,7 +17,7 @@ from privfair.parts import Parts
 from privfair.privacy.books import Books, cell_labels
 from privfair.privacy.desk import Desk
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
-from privfair.privacy.pricing import PREDICTIONS, UPDATES, PriceList
+from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
 from privfair.privacy.statement import account, noise
 from privfair.terms import Terms
 from privfair.wire import encode
@@ -59,7 +59,7 @@ class Session:
 
     def forget(self, round_number: int) -> None:
         """Let go of the stored messages of a round that is over; their prices stay."""
-        for channel in (PREDICTIONS, UPDATES):
+        for channel in (PREDICTIONS, EMBEDDINGS, UPDATES):
             found = self.books.ledger.reservations(
                 run=self.books.run, round=round_number, client=self.price.client, channel=channel
             )

@@ -81,6 +81,8 @@ class PrivateCounts:
         steps = self.planner.steps(rate)
         if not work.shares_scores or config.predictions == "none":
             return Sampling(rate, steps, None, None)
+        if work.embedding is not None:
+            return Sampling(rate, steps, (cells >= least).astype(np.int64), None)
         quotas = self._quotas(np.where(cells >= least, cells, 0))
         return Sampling(rate, steps, quotas, self._rates(quotas, cells))
 

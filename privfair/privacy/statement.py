@@ -111,8 +111,7 @@ def total_epsilon(
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
-    silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
-    by_plan = (claim.two_phases or silent or absent) and math.isfinite(claim.pld)
+    by_plan = (claim.two_phases or terms.silent or absent) and math.isfinite(claim.pld)
     if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
         pld = pld_or_rdp(partial(accountant.epsilon, delta))
         return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
@@ -147,6 +146,17 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "scores_per_round": int(s.quotas.sum()),
             "sampling_rate": None if not rates else {"least": rates[0], "most": rates[-1]},
         }
+    if terms.embedding is not None:
+        e = terms.embedding.noise
+        found["embeddings"] = {
+            "mechanism": "gaussian",
+            "scale": e.multiplier,
+            "unit": "the largest contribution of one record",
+            "features": e.count,
+            "grid_step": 1 / e.steps,
+            "vectors_per_round": int(terms.embedding.cells.sum()),
+            "sampling_rate": None,
+        }
     if terms.updates is not None:
         u = terms.updates
         found["updates"] = {
@@ -167,6 +177,9 @@ def objective(config: Config, terms: Terms) -> str:
     if config.federation.method != "mmd_fedavg":
         return "the task loss alone"
     name = f"{fairness.strength:g} × MMD² of {fairness.notion.replace('_', ' ')} under the kernel {fairness.kernel}"
+    if fairness.tracker == "embedding":
+        count = "" if terms.embedding is None else f"{terms.embedding.noise.count} "
+        return f"task loss + {name}, by the means of {count}features of all scores; their noise does not change it"
     if terms.sharing is None:
         return f"task loss + {name}"
     s = terms.sharing
@@ -270,7 +283,7 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
         "Time: how long a client takes to answer. Rounding: the last bits of a record's score can depend on how many "
         "records are evaluated with it.",
-        "Facts about a client as a whole: the server sees its noisy scores and counts.",
+        f"Facts about a client as a whole: the server sees its noisy {_seen(config)}.",
         "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
         "(not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: integer noise."
         if not books.seeded
@@ -285,6 +298,13 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
     if not books.ledger.dataset(books.dataset).fingerprint:
         found.append(f"The ledger knows the data by the name {books.dataset!r} only, not by a fingerprint.")
     return found
+
+
+def _seen(config: Config) -> str:
+    """What the server can read of every single client."""
+    if config.fairness.tracker == "embedding":
+        return "counts" if config.scheme != "plain" else "sums of features and counts"
+    return "scores and counts"
 
 
 def _number(value: float) -> float | None:
