@@ -95,7 +95,7 @@ class VectorNoise:
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
     """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0."""
-    finite = np.where(np.isfinite(vectors), vectors, 0.0)
+    finite = np.clip(np.where(np.isfinite(vectors), vectors, 0.0), -1e100, 1e100)  # no square overflows
     lengths = np.linalg.norm(finite, axis=1, keepdims=True)
     inside = finite / np.maximum(lengths, 1.0)
     whole: NDArray[np.int64] = np.rint(inside * steps).astype(np.int64).sum(axis=0)
