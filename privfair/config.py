@@ -114,6 +114,8 @@ class PrivacyConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
     kernel_correction: Literal["none", "deconvolve"] = "none"
+    distributed_noise: bool = False  # embedding: clients add shares of noise under encryption, not all of it each
+    smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
     min_count: int = Field(10, ge=1)  # clients and cells with a smaller released count are left out
     retries: int = Field(1, ge=0)  # releases a client may repeat because a crash lost them; part of the plan
     dataset: str | None = None  # its name in the ledger; default: the name of the data

@@ -129,7 +129,24 @@ def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> Em
     code = _feature_code(config, clients)
     most = DEFAULT_STEPS if code is None else code.most // ROOM
     steps = 2 ** int(math.log2(min(max(most, 64), DEFAULT_STEPS)))
-    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, None if code is None else code.most // steps)
+    room = None if code is None else code.most // steps
+    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, _cohort(config, clients))
+
+
+def _cohort(config: Config, clients: int) -> int:
+    """How many clients' vectors a sum must have to be opened: any, unless each has only a share of the noise."""
+    privacy = config.privacy
+    if not privacy.distributed_noise:
+        return 1
+    if config.scheme != "bfv":
+        rule = "must be false without encryption (bfv): the server would see vectors with a share of noise each"
+        raise InputError("privacy.distributed_noise", rule, True)
+    cohort = clients if privacy.smallest_cohort is None else privacy.smallest_cohort
+    if not 3 <= cohort <= clients:
+        rule = f"must be between 3 and the number of clients, {clients}"
+        remedy = "Who opens a sum of two knows the other's vector but for one share of noise."
+        raise InputError("privacy.smallest_cohort", rule, cohort, remedy)
+    return cohort
 
 
 def _feature_code(config: Config, clients: int) -> WholeNumbers | None:

@@ -36,6 +36,11 @@ class PrivateEmbedding:
     noise: VectorNoise
     cells: NDArray[np.int64]  # (clients, cells); 0: left out
 
+    def asked(self, records: NDArray[np.int64]) -> list[int]:
+        """The clients that send a vector: those with a cell in it, and with shared noise all that take part."""
+        takes = self.cells.any(axis=1) | ((records > 0) & (self.noise.shares > 1))
+        return [int(k) for k in np.flatnonzero(takes)]
+
 
 @dataclass(frozen=True, eq=False)
 class PrivateUpdates:
@@ -78,6 +83,11 @@ class Terms:
         if self.embedding is not None:
             return self.embedding.noise
         return None if self.sharing is None else self.sharing.noise
+
+    @property
+    def noise_is_shared(self) -> bool:
+        """Whether clients add only a share of the noise each, under encryption."""
+        return self.embedding is not None and self.embedding.noise.shares > 1
 
     @property
     def silent(self) -> bool:

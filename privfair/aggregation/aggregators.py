@@ -80,11 +80,14 @@ class ClientAggregator:
             numbers = values * weight if code is None else code.encode(values, weight)
         return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
 
-    def open(self, total: bytes, name: str = "sum") -> FloatArray:
-        """The weighted sum in the server's message."""
+    def open(self, total: bytes, name: str = "sum", *, least: int = 1) -> FloatArray:
+        """The weighted sum in the server's message, of at least so many contributions."""
         ciphertext = Ciphertext.from_bytes(total, name)
         self.keys.check(ciphertext.header, name)  # first: another key explains more than another code
         self._coded.check(ciphertext.header, name)
+        if ciphertext.header.additions + 1 < least:
+            rule = f"must be of at least {least} contributions"
+            raise BadCiphertext(name, rule, ciphertext.header.additions + 1, "Each has only a share of the noise.")
         numbers = self.keys.decrypt(ciphertext, name)
         code = self._coded.fixed_point
         return cast(FloatArray, numbers) if code is None else code.decode(numbers)

@@ -44,6 +44,11 @@ class EmbeddingTracking(Plain):
             rule = f"must have at most {self.plan.room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(terms.cells.max()), remedy)
         clients = [int(k) for k in np.flatnonzero(cells.any(axis=1))]
+        if terms.embedding is not None:
+            clients = terms.embedding.asked(terms.records)
+        if len(clients) < self.plan.cohort:
+            rule = f"must be at most the number of clients that take part, {len(clients)}"
+            raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
 
         def request(client: int) -> EmbeddingsRequest:
             return EmbeddingsRequest(state.round, state.model, cells[client], noise)
@@ -54,7 +59,7 @@ class EmbeddingTracking(Plain):
     def _broadcast(self, terms: Terms, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]) -> SealedFeatures:
         if self.adder is None:
             raise InputError("tracker", "must have somebody who adds the vectors", None)
-        there = list(replies)
+        there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
         names = [f"client {k}" for k in there]
         total = self.adder.add([replies[k].contribution for k in there], names=names) if there else b""
         return SealedFeatures(

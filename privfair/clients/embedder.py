@@ -36,13 +36,17 @@ class Embedder:
     ) -> bytes:
         """Σ ψ(score) over the records of each asked cell, with noise, as a contribution to the sum of all clients.
 
-        Its form depends on the plan alone: cells that are left out by public rule are 0.
+        Its form depends on the plan alone: cells that are left out by public rule are 0, or, where noise comes in
+        shares that others count on, noise alone.
         """
         unit = self.plan.unit
         psi = unit.values(scores)
         total = np.zeros((len(cells), unit.count))
-        for cell in np.flatnonzero(cells):
-            mine = psi[membership[:, cell]]
+        for cell, asked in enumerate(cells):
+            shared = noise is not None and noise.shares > 1
+            if not asked and not shared:
+                continue
+            mine = psi[membership[:, cell]] if asked else psi[:0]
             if noise is not None:
                 total[cell] = noise.release(grid_sum(mine, noise.steps), entropy)
             else:
@@ -52,5 +56,7 @@ class Embedder:
     def _opened(self, sealed: SealedFeatures) -> SharedFeatures:
         """The mean features of the round."""
         size = len(sealed.shares) * self.plan.unit.count
-        total = self._aggregator.open(sealed.total, "sum of features") if sealed.total else np.zeros(size)
+        total: FloatArray = np.zeros(size)
+        if sealed.total:
+            total = self._aggregator.open(sealed.total, "sum of features", least=self.plan.cohort)
         return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)

@@ -15,6 +15,7 @@ from privfair.interfaces import ServerState
 from privfair.messages import Reply, Request, Sealed
 from privfair.parts import Parts
 from privfair.privacy.books import Books, cell_labels
+from privfair.privacy.collusion import collusion
 from privfair.privacy.desk import Desk
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
 from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
@@ -88,6 +89,7 @@ class Session:
             "beyond_plan": beyond,
             "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
             "noise": noise(terms, config.run.engine),
+            "collusion": None if planner is None else collusion(terms, planner),
             "ledger": {
                 "url": ledger.url,
                 "id": ledger.ledger_id,

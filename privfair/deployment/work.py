@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accountant.errors import Refused
+from accountant.errors import InputError, Refused
 from privfair.aggregation import TooNoisy
 from privfair.clients.client import Client
 from privfair.deployment import memory as storage
@@ -139,6 +139,8 @@ class Work:
                 self.client.opened(request)
             except TooNoisy:
                 raise self._left() from None
+            except InputError as error:  # it names what the server sent, and nothing of the records
+                raise Declined(f"The shared features are not the agreed ones: {error}") from None
 
     def _require_turn(self, channel: str, number: int | None) -> None:
         """Nothing, unless a later round has been answered already, as the folder or the ledger tell."""

@@ -32,6 +32,7 @@ class EmbeddingPlan:
     features: int | None  # None: as many as the kernel needs
     steps: int = DEFAULT_STEPS
     room: int | None = None  # records of one client and cell that a sum has room for; None: any number
+    cohort: int = 1  # no sum of fewer clients' vectors is opened; above 1, everybody adds only a share of the noise
 
     @cached_property
     def unit(self) -> UnitFeatures:
@@ -39,8 +40,11 @@ class EmbeddingPlan:
         return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
 
     def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of so many times the largest contribution of a record."""
-        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps)
+        """Noise of so many times the largest contribution of a record.
+
+        Shared noise is that of all clients of the smallest cohort but one: who opens a sum knows its own share.
+        """
+        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, max(1, self.cohort - 1))
 
 
 @dataclass(frozen=True, eq=False)

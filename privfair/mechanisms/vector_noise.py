@@ -11,6 +11,11 @@ Gaussian law around x exactly, for the two exponentials integrate to one of (k �
 discrete Gaussian noise are those of a post-processed Gaussian release up to a factor of 1 ± 2.2e-34 for each
 coordinate, and a release costs the ε of that Gaussian and 4.4e-34·J more (δ grows by a factor of 1 + 2.2e-34·J): for 64
 coordinates and a million releases 3e-26, which no digit of an ε shows.
+
+Noise may come in shares, one from every client of a sum that nobody sees before it is added up. Shares of scale σ₁ and
+σ₂ add up to exp(−z²/2(σ₁² + σ₂²))·θ at z, the θ above with 1/s² = 1/σ₁² + 1/σ₂²: a discrete Gaussian law again, up to a
+factor of 1 ± 4e^{−2π²s²} (as in Kairouz, Liu & Steinke 2021, arXiv 2102.06387v4, section 4). Shares have 16 steps or
+more, so s² ≥ 128: below 1e-1000.
 """
 
 from __future__ import annotations
@@ -44,17 +49,20 @@ class VectorNoise:
     """An upper bound of the distance of two records' vectors: what replacing one record can move."""
     steps: int = DEFAULT_STEPS
     """Of the grid, in a unit."""
+    shares: int = 1
+    """So many clients' noise together is the noise above; 1: every client adds all of it."""
 
     def __post_init__(self) -> None:
         """Refuse what is no noise, or no grid."""
-        for name, least, most in (("count", 1, 4096), ("steps", 16, 2**20)):
+        for name, least, most in (("count", 1, 4096), ("steps", 16, 2**20), ("shares", 1, 2**16)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise InputError(name, f"must be a whole number between {least} and {most}", value)
         remedy = "Sums without noise are not private: they need no VectorNoise and cost NotPrivate()."
         multiplier = require_positive("noise multiplier", self.multiplier, remedy)
-        if not LEAST_NOISE <= multiplier * self.steps <= LARGEST_SCALE:
-            rule = f"must be between {LEAST_NOISE / self.steps:g} and {LARGEST_SCALE / self.steps:g}"
+        low, high = (scale * math.sqrt(self.shares) / self.steps for scale in (LEAST_NOISE, LARGEST_SCALE))
+        if not low <= multiplier <= high:
+            rule = f"must be between {low:g} and {high:g}"
             raise InputError("noise multiplier", rule, self.multiplier, remedy)
         spread = require_positive("spread", self.spread)
         if spread > 2:
@@ -64,8 +72,20 @@ class VectorNoise:
 
     @property
     def grid_scale(self) -> float:
-        """σ in steps: what the sampler is given."""
+        """σ in steps, of all shares together."""
         return self.multiplier * self.steps
+
+    @property
+    def share_scale(self) -> float:
+        """σ of one share in steps, not rounded down: what the sampler is given."""
+        if self.shares == 1:
+            return self.grid_scale
+        return self.grid_scale / math.sqrt(self.shares) * _ROUNDING
+
+    @property
+    def alone(self) -> VectorNoise:
+        """The noise of one share: all that is left to whoever sees a client's message by itself."""
+        return replace(self, multiplier=self.multiplier / math.sqrt(self.shares), shares=1)
 
     def sensitivity(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> float:
         """How far one record can move the sum, in steps, in Euclidean distance; rounding included."""
@@ -83,14 +103,15 @@ class VectorNoise:
     def with_event_scale(self, scale: float) -> VectorNoise:
         """The same with as much noise as makes `event` have at least this scale: takes a calibrated event's."""
         multiplier = math.hypot(require_positive("noise scale", scale), _SMOOTHING) / self.steps
-        found = replace(self, multiplier=max(multiplier, LEAST_NOISE / self.steps))
+        least = LEAST_NOISE * math.sqrt(self.shares) / self.steps * _ROUNDING
+        found = replace(self, multiplier=max(multiplier, least))
         while found.event().noise_scale < scale:
             found = replace(found, multiplier=math.nextafter(found.multiplier, math.inf))
         return found
 
     def release(self, total: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
-        """The sum with noise on every coordinate."""
-        return total + entropy.discrete_gaussian(self.grid_scale, total.size).reshape(total.shape)
+        """The sum with noise on every coordinate: all of it, or one share."""
+        return total + entropy.discrete_gaussian(self.share_scale, total.size).reshape(total.shape)
 
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:

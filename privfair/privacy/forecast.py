@@ -46,9 +46,9 @@ def planned_spends(
                     release = ScoreRelease(terms.sharing.noise, rates)
                     add(client, ScoresRequest(number, state.model, quotas, release))
         if terms.embedding is not None:
-            for client, cells in enumerate(terms.embedding.cells):
-                if cells.any():
-                    add(client, EmbeddingsRequest(number, state.model, cells, terms.embedding.noise))
+            for client in terms.embedding.asked(terms.records):
+                cells = terms.embedding.cells[client]
+                add(client, EmbeddingsRequest(number, state.model, cells, terms.embedding.noise))
         local: LocalWork = plan.work(number, 0.0)
         for client in plan.cohort(number, state.clients):
             if terms.records[client] > 0:

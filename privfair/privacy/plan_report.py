@@ -49,7 +49,8 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
         e, channel = terms.embedding, planner.fairness_channel(terms)
         add(
             "embeddings",
-            f"gaussian, {e.noise.multiplier:.3g} × the part of one record",
+            f"gaussian, {e.noise.multiplier:.3g} × the part of one record"
+            + (f", by {e.noise.shares} clients together" if e.noise.shares > 1 else ""),
             f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records",
             channel.event if channel else Nothing(),
             rounds,
@@ -109,9 +110,10 @@ def _expected_error(terms: Terms, planner: Planner) -> str:
 
 
 def sum_error(terms: Terms, shared: PrivateEmbedding, cell: int) -> float:
-    """The noise of a cell's mean vector, on each coordinate: √(clients)·σ over the records."""
+    """The noise of a cell's mean vector, on each coordinate: √(clients)·(σ of one's noise) over the records."""
     takes = shared.cells[:, cell] > 0
-    return shared.noise.multiplier * math.sqrt(int(takes.sum())) / float(terms.cells[takes, cell].sum())
+    noisy = len(shared.asked(terms.records)) if shared.noise.shares > 1 else int(takes.sum())
+    return shared.noise.multiplier * math.sqrt(noisy / shared.noise.shares) / float(terms.cells[takes, cell].sum())
 
 
 def _worst_pair(errors: dict[int, float], cells: Cells) -> float:

@@ -110,7 +110,7 @@ class Planner:
 
     # ---- the channels of the worst record
 
-    def _fixed(self) -> list[Channel]:
+    def fixed(self) -> list[Channel]:
         """Counts and evaluation, whose noise is settled first."""
         channels = []
         if self.count_noise is not None:
@@ -241,7 +241,7 @@ class Planner:
         if isinstance(scores, ScoreNoise):
             self._require_kernel(scores)
         multiplier = self._multiplier(sampling, scores)
-        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+        return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
 
     def _checked(
         self, sampling: Sampling, scores: Fairness | None, multiplier: float | None
@@ -267,9 +267,9 @@ class Planner:
             c.prediction_noise if scores else 0.0, c.noise_multiplier if multiplier else 0.0
         ):  # fmt: skip
             raise InputError("privacy.epsilon", "must be given where noise is not", None)
-        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+        return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
 
-    def _rest(self, sampling: Sampling, scores: Fairness | None, multiplier: float | None) -> list[Channel]:
+    def rest(self, sampling: Sampling, scores: Fairness | None, multiplier: float | None) -> list[Channel]:
         """Fairness and updates with their noise, fixed."""
         channels = []
         if scores is not None:
@@ -326,7 +326,7 @@ class Planner:
         if c.noise_multiplier is not None:
             return c.noise_multiplier
         self._target("noise_multiplier")
-        channels = [self._update_channel(sampling, 1.0, fixed=False), *self._rest(sampling, scores, None)]
+        channels = [self._update_channel(sampling, 1.0, fixed=False), *self.rest(sampling, scores, None)]
         return self._factor(channels)
 
     def _factor(self, channels: list[Channel]) -> float:
@@ -334,7 +334,7 @@ class Planner:
         c = self.config
         epsilon, delta = self._left()
         if self.one_phase:
-            return calibrated_factor([*self._fixed(), *channels], epsilon, delta, c.target_method)
+            return calibrated_factor([*self.fixed(), *channels], epsilon, delta, c.target_method)
         factor = calibrated_factor(channels, epsilon, delta, c.target_method)
         if c.target_method == "pld":
             factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
@@ -345,7 +345,7 @@ class Planner:
         epsilon, delta = self._target("epsilon"), self.config.delta
         if self.one_phase:
             return epsilon, delta
-        price, share = self._price_of_first_phase("pld")
+        price, share = self.price_of_first_phase("pld")
         if price >= epsilon:
             remedy = "Give counts and evaluation more noise or a smaller share."
             raise InputError(
@@ -353,9 +353,9 @@ class Planner:
             )
         return epsilon - price, delta - share
 
-    def _price_of_first_phase(self, method: Method) -> tuple[float, float]:
+    def price_of_first_phase(self, method: Method) -> tuple[float, float]:
         """(ε, δ) of the channels that are settled before the counts are known."""
-        fixed = Composed(tuple(channel.total for channel in self._fixed()))
+        fixed = Composed(tuple(channel.total for channel in self.fixed()))
         pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
         share = 0.0 if pure else self.config.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
@@ -363,7 +363,7 @@ class Planner:
     def _claim(self, rest: list[Channel]) -> Claim:
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
         c = self.config
-        together = Composed(tuple(channel.total for channel in [*self._fixed(), *rest]))
+        together = Composed(tuple(channel.total for channel in [*self.fixed(), *rest]))
         if (self.work.shares_scores and c.predictions == "none") or c.updates == "none":
             return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
         if self.one_phase:

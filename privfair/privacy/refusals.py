@@ -43,6 +43,10 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if algorithm.measures:
         rule = f"must send nothing without noise, and {name} sends local figures ({', '.join(algorithm.measures)})"
         raise InputError("federation.method", rule, name, remedy)
+    if config.privacy.distributed_noise and config.fairness.tracker != "embedding":
+        raise InputError("privacy.distributed_noise", "is for the embedding tracker only", True)
+    if config.privacy.smallest_cohort is not None and not config.privacy.distributed_noise:
+        raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
     if config.fairness.tracker == "embedding":
         _require_gaussian_sums(config)
     if config.privacy.evaluation != "none" and task != "binary":

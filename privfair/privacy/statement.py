@@ -18,6 +18,7 @@ from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.privacy.books import Books
 from privfair.privacy.by_pld import pld_or_rdp
+from privfair.privacy.collusion import collusion
 from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import PriceList
@@ -59,7 +60,7 @@ def statement(
     head = books.ledger.head()
     return {
         "private": not (unbounded or beyond or books.seeded or schema.inferred),
-        "claim": _claim(books, schema, unbounded, beyond),
+        "claim": _claim(books, schema, unbounded, beyond, shared=terms.noise_is_shared),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "epsilon_of": "plan" if by_plan else "releases",
         "delta": delta,
@@ -69,6 +70,7 @@ def statement(
         "target": {"epsilon": config.privacy.epsilon, "method": config.privacy.target_method},
         "plan": "two phases" if claim.two_phases else "one phase",
         "unbounded": unbounded,
+        "collusion": collusion(terms, planner),
         "by_client": _table(accountant.by_client(delta), lambda name, m: accountant.epsilon(delta, m, client=name)),
         "by_group": _table(accountant.by_group(delta), lambda name, m: accountant.epsilon(delta, m, group=name)),
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
@@ -154,6 +156,7 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "unit": "the largest contribution of one record",
             "features": e.count,
             "grid_step": 1 / e.steps,
+            "shares": e.shares,
             "vectors_per_round": int(terms.embedding.cells.sum()),
             "sampling_rate": None,
         }
@@ -193,7 +196,7 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str]) -> str:
+def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str], *, shared: bool) -> str:
     if beyond:
         return f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
     if unbounded:
@@ -204,6 +207,11 @@ def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Seque
         return (
             "The ε below is that of a schema known beforehand. Here it was read off the records, one of which can move "
             "the features of all others: declare it (data.schema) for a claim."
+        )
+    if shared:
+        return (
+            "For every record of every client, everything that anybody can read is (ε, δ)-differentially private, as "
+            "long as the server and no client pool what they see; if they do, the larger ε under collusion holds."
         )
     return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
 

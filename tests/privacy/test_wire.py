@@ -83,7 +83,7 @@ def test_a_changed_byte_gives_a_reply_or_an_input_error(reply: Reply, place: int
     message = bytearray(encode(reply))
     message[place % len(message)] ^= flip
     with suppress(InputError):
-        assert isinstance(decode(bytes(message)), Counts | Scores | Update | Measures | Evaluation)
+        assert isinstance(decode(bytes(message)), Reply)
 
 
 @pytest.mark.parametrize("wrong", [None, {"records": 3}, 7, b"bytes"])
