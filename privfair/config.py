@@ -105,7 +105,7 @@ class PrivacyConfig(Section):
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
-    prediction_share: float = Field(0.5, gt=0, lt=1)
+    prediction_share: float | None = Field(None, gt=0, lt=1)  # default: 0.5 for scores, 0.3 for sums of features
     evaluation_share: float = Field(0.05, gt=0, lt=1)
     # public sampling; without them a second phase plans it from the released counts
     sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch

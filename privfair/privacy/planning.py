@@ -302,7 +302,9 @@ class Planner:
             )
             factor = self._factor([channel, *others])
         else:
-            factor = calibrated_factor([channel], c.prediction_share * target, c.delta, c.target_method)
+            # noise on sums disturbs far less than noise on scores: they can do with less of ε
+            share = c.prediction_share or (0.5 if plan is None else 0.3)
+            factor = calibrated_factor([channel], share * target, c.delta, c.target_method)
         if isinstance(start, VectorNoise):
             return start.with_event_scale(start.event().noise_scale * factor)
         return start.with_grid_scale(start.grid_scale * factor)
