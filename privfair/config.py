@@ -111,6 +111,9 @@ class PrivacyConfig(Section):
     sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch
     local_steps: int | None = Field(None, ge=1)  # DP-SGD: steps a round; default: epochs / sampling rate
     prediction_rate: float | None = Field(None, gt=0, le=1)  # how likely a record's score is shared in a round
+    # one rate for the scores of all groups, so that a small group pays no more ε than a large one; rates from
+    # prediction_rate and sums of features (the embedding tracker) are the same for all groups anyway
+    equalise_groups: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
     score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
     kernel_correction: Literal["none", "deconvolve"] = "none"

@@ -80,6 +80,12 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
             f"and has room for {spare} of each client and channel lost in a crash."
         )
+    if privacy.equalise_groups and terms.sharing is not None:
+        scores = terms.sharing.quotas.sum(axis=0)
+        lines.append(
+            f"One rate for all groups, and one ε: a round shows {int(scores.min())} scores of the smallest and "
+            f"{int(scores.max())} of the largest, not {planner.work.samples} of each."
+        )
     left_out = int(np.count_nonzero(terms.records == 0))
     if left_out:
         lines.append(f"Clients with a released count below {terms.least}, which take no part: {left_out}.")
