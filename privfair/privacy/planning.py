@@ -225,7 +225,9 @@ class Planner:
         if self.one_phase and c.counts != "public":
             self.calibrated(self._configured())
             return
-        if self._noisy_scores and c.predictions != "none" and self.work.embedding is None:
+        if self._noisy_scores and self.work.embedding is not None:
+            self.work.embedding.noise(c.prediction_noise or 100.0)
+        elif self._noisy_scores and c.predictions != "none":
             low, high = self._require_range()
             self._require_kernel(ScoreNoise(c.predictions, c.prediction_noise or 1e-3 * (high - low), low, high))
         if c.updates != "none" and c.noise_multiplier is None:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import privfair
+from accountant.budget import Budget
 from accountant.errors import InputError
+from accountant.ledger import Ledger
 from privfair.backends.stacked import build_stacked, run_stacked
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
@@ -245,6 +247,14 @@ def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
     sealed = replace(objective.shared, total=three)  # type: ignore[type-var]
     with pytest.raises(InputError, match="sum of features must be of at least 4 contributions; found 3"):
         embedder.open(sealed)
+
+
+def test_data_with_a_budget_refuse_noise_in_shares(url: str) -> None:
+    with Ledger(url) as ledger:
+        ledger.set_budget("toy", Budget(5.0, 1e-5))
+    words = "privacy.distributed_noise must be false for 'toy', which has a budget"
+    with pytest.raises(InputError, match=words):
+        trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})
 
 
 def test_too_few_clients_with_enough_records_are_refused(url: str) -> None:

@@ -81,6 +81,13 @@ def test_two_phases_where_the_rate_of_updates_follows_from_counts() -> None:
     assert claim.pld == pytest.approx(2.0)
 
 
+def test_noise_that_cannot_be_is_refused_before_anything_is_told() -> None:
+    found = plan({"epsilon": 2.0, "prediction_noise": 1e-3})
+    assert not found.one_phase
+    with pytest.raises(InputError, match=r"noise multiplier must be between 0.015625 and .*; found 0.001"):
+        found.require_plannable()
+
+
 def test_the_share_of_the_sums_alone_is_what_was_asked_for() -> None:
     found = plan({"epsilon": 2.0, "sampling_rate": 0.25, "prediction_share": 0.3, "retries": 0})
     terms = settle(found)
