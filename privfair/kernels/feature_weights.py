@@ -67,13 +67,15 @@ def unit_features(kernel: Kernel, low: float, high: float, count: int | None = N
     """The features of a kernel on a range, with the weights for which noise disturbs C′ least."""
     features = features_of(kernel, low, high, count)
     weights, centre = best_weights(features)
-    return weighted(features, weights, centre)
+    # every client works them out for itself, and another machine rounds its last digits otherwise
+    weights = np.array([float(f"{w:.5g}") for w in weights])
+    return weighted(features, weights, np.round(centre, 6))
 
 
 def weighted(features: Features, weights: FloatArray, centre: FloatArray) -> UnitFeatures:
     """The features with given weights and centre, and bounds that hold for them."""
     radius = math.sqrt(supremum(features, weights, centre)) * _ROUNDING
-    spread = math.sqrt(widest(features, weights)) * _ROUNDING / radius
+    spread = math.ceil(1e3 * math.sqrt(widest(features, weights)) * _ROUNDING / radius) / 1e3  # the same everywhere
     return UnitFeatures(features, weights, centre, radius, min(spread, 2.0))
 
 

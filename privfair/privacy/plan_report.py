@@ -101,12 +101,15 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
 
 def _expected_error(terms: Terms, planner: Planner) -> str:
     """The error of the gap between groups as one round's messages show it."""
-    if terms.embedding is not None:
-        shared, plan = terms.embedding, planner.work.embedding
-        slope = 0.0 if plan is None else plan.unit.slope_noise
-        errors = {c: slope * sum_error(terms, shared, c) for c in range(len(planner.cells)) if shared.cells[:, c].any()}
-        worst = _worst_pair(errors, planner.cells)
-        return f"Expected fairness error: noise moves the slope C′ of a round's penalty by ±{worst:.3g} in the mean."
+    if terms.embedding is not None and planner.work.embedding is not None:
+        shared, unit = terms.embedding, planner.work.embedding.unit
+        heard = [c for c in range(len(planner.cells)) if shared.cells[:, c].any()]
+        worst = _worst_pair({c: unit.slope_noise * sum_error(terms, shared, c) for c in heard}, planner.cells)
+        return (
+            f"Expected fairness error: noise moves the slope C′ of a round's penalty by ±{worst:.3g} (root mean square "
+            f"over scores), the features that are left out by {2 * unit.features.slope_error:.2g} at most, and by far "
+            "less where scores are spread smoothly."
+        )
     if terms.sharing is None:
         return ""
     sharing = terms.sharing

@@ -19,6 +19,7 @@ from privfair.fairness.embedding import EmbeddingPlan
 from privfair.messages import EmbeddingsRequest, Parameters
 from privfair.parts import Parts
 from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import EMBEDDINGS
 from privfair.terms import Terms
@@ -169,6 +170,20 @@ def test_noise_that_somebody_else_found_is_held_against_the_plan() -> None:
     for other in (replace(noise, spread=1.0), replace(noise, count=4), replace(noise, steps=2048)):
         with pytest.raises(InputError, match="noise of features must be as planned"):
             PrivateCounts(found).settle(counts, (other, multiplier))
+
+
+def test_the_plan_tells_what_to_expect() -> None:
+    config = Config.build({"fairness": {"tracker": "embedding"}, "privacy": GIVEN, "federation": {"rounds": 3}})
+    found = plan(GIVEN)
+    told = plan_report(config, settle(found), found)
+    row = next(r for r in told["channels"] if r["channel"] == "embeddings")
+    assert row["noise"] == "gaussian, 12 × the part of one record"
+    assert row["sampling"] == "3 × 4 sums of 8 features, all records"
+    (line,) = [line for line in told["notes"] if line.startswith("Expected fairness error")]
+    # √2 clients · 12 / records of each group, times the error of C′ for noise 1
+    error = PLAN.unit.slope_noise * 12 * math.sqrt(2) * math.hypot(1 / 180, 1 / 220)
+    assert f"by ±{error:.3g} (root mean square over scores)" in line
+    assert "left out by 0.31 at most" in line
 
 
 # ---- the price of a request
