@@ -25,8 +25,9 @@ def collusion(terms: Terms, planner: Planner) -> dict[str, Any] | None:
         "nobody": "The run's ε: against the server, which opens nothing, and against every client, which opens sums "
         f"and knows its own share of their noise; at least {shares} shares remain.",
         "server_and_one_client": {name: value if math.isfinite(value) else None for name, value in pooled.items()},
-        "assumes": f"The server adds as agreed, at least {shares + 1} vectors in a sum; clients draw their noise. "
-        "Every further client that pools what it knows with another takes one share away.",
+        "assumes": f"The server adds as agreed, at least {shares + 1} vectors in a sum; clients draw their noise, "
+        "and no client reads the others' traffic, which its key opens. Every further client that pools what it knows "
+        "with another takes one share away.",
     }
 
 

@@ -211,7 +211,7 @@ def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Seque
     if shared:
         return (
             "For every record of every client, everything that anybody can read is (ε, δ)-differentially private, as "
-            "long as the server and no client pool what they see; if they do, the larger ε under collusion holds."
+            "long as the server and a client do not pool what they see; if they do, the larger ε holds (collusion)."
         )
     return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
 

@@ -188,7 +188,7 @@ def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     told = result.privacy
     assert told["noise"]["embeddings"]["shares"] == 3
     assert told["collusion"]["server_and_one_client"]["pld"] > told["epsilon"]["pld"]
-    assert "as long as the server and no client pool what they see" in told["claim"]
+    assert "as long as the server and a client do not pool what they see" in told["claim"]
     whole = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=NOISE, run={"ledger": f"{url}2"}).privacy
     assert whole["collusion"] is None
     assert whole["epsilon"] == told["epsilon"]
