@@ -100,7 +100,8 @@ class PrivateCounts:
         """How many scores a client's message has for each cell: at least one where the cell takes part."""
         config = self.planner.config
         if rate is not None and config.equalise_groups and config.counts == "public":
-            return np.floor(rate * counts).astype(np.int64)  # one of a few records would be a higher rate
+            few: NDArray[np.int64] = np.floor(rate * counts).astype(np.int64)
+            return few  # at least one would be a higher rate where there are few records
         if rate is not None:
             planned = np.rint(rate * counts).astype(np.int64)
         else:
