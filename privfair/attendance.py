@@ -12,6 +12,7 @@ from privfair.messages import (
     Bundle,
     BundleReply,
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     MeasureRequest,
     Missing,
@@ -24,6 +25,7 @@ from privfair.messages import (
 NAMES: dict[type, str] = {
     CountsRequest: "counts",
     ScoresRequest: "scores",
+    EmbeddingsRequest: "embeddings",
     TrainRequest: "training",
     MeasureRequest: "measures",
     EvaluateRequest: "evaluation",

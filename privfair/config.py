@@ -59,8 +59,10 @@ class FairnessConfig(Section):
     notion: str = "statistical_parity"
     strength: float = Field(1.0, ge=0, alias="lambda")
     kernel: str = "energy"
-    tracker: Literal["samples"] = "samples"
+    # what is shared of a group each round: scores of some records, or the mean of features of all scores
+    tracker: Literal["samples", "embedding"] = "samples"
     samples: int = Field(100, ge=1)
+    features: int | None = Field(None, ge=1, le=64)  # embedding: default as many as the kernel needs
     quotas: Literal["random", "largest_remainder"] = "random"
 
 
@@ -98,20 +100,25 @@ class PrivacyConfig(Section):
     evaluation: Literal["none", "laplace", "gaussian"] = "none"
     # noise: by itself it makes the run private and its ε is told; with epsilon it is fixed and the rest is calibrated
     count_noise: float | None = Field(None, gt=0)  # scale, in records
-    prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score
+    prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score; embedding: of one record's part
     noise_multiplier: float | None = Field(None, gt=0)  # DP-SGD: noise scale over max_grad_norm
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
-    prediction_share: float = Field(0.5, gt=0, lt=1)
+    prediction_share: float | None = Field(None, gt=0, lt=1)  # default: 0.5 for scores, 0.3 for sums of features
     evaluation_share: float = Field(0.05, gt=0, lt=1)
     # public sampling; without them a second phase plans it from the released counts
     sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch
     local_steps: int | None = Field(None, ge=1)  # DP-SGD: steps a round; default: epochs / sampling rate
     prediction_rate: float | None = Field(None, gt=0, le=1)  # how likely a record's score is shared in a round
+    # one rate for the scores of all groups, so that a small group pays no more ε than a large one; rates from
+    # prediction_rate and sums of features (the embedding tracker) are the same for all groups anyway
+    equalise_groups: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
     score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
     kernel_correction: Literal["none", "deconvolve"] = "none"
+    distributed_noise: bool = False  # embedding: clients add shares of noise under encryption, not all of it each
+    smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
     min_count: int = Field(10, ge=1)  # clients and cells with a smaller released count are left out
     retries: int = Field(1, ge=0)  # releases a client may repeat because a crash lost them; part of the plan
     dataset: str | None = None  # its name in the ledger; default: the name of the data

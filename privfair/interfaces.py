@@ -12,6 +12,7 @@ from privfair.messages import (
     Answered,
     Asked,
     Counts,
+    Embeddings,
     Evaluation,
     Measures,
     Missing,
@@ -146,7 +147,7 @@ class FederatedOptimizer(Protocol):
         ...
 
 
-ReplyKind = TypeVar("ReplyKind", Counts, Scores, Update, Measures, Evaluation)
+ReplyKind = TypeVar("ReplyKind", Counts, Scores, Embeddings, Update, Measures, Evaluation)
 
 
 def answered(kind: type[ReplyKind], clients: Sequence[int], replies: Sequence[Answered]) -> dict[int, ReplyKind]:

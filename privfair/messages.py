@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
+from privfair.fairness.embedding import SealedFeatures, SharedFeatures
 from privfair.fairness.tracking import SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.vector_noise import VectorNoise
 
 Drift = Literal["none", "own", "shared"]
 
@@ -24,9 +26,12 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Tracked:
-    """Task loss plus the per-example penalty of the shared scores (the paper's algorithm)."""
+    """Task loss plus the per-example penalty of the shared scores (the paper's algorithm), or of shared features.
 
-    shared: SharedScores
+    Features travel sealed; a client opens them before it trains.
+    """
+
+    shared: SharedScores | SealedFeatures | SharedFeatures
     drift: Drift = "none"
 
 
@@ -116,6 +121,26 @@ class Scores:
     cells: tuple[FloatArray, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class EmbeddingsRequest:
+    """Share the sum of the features of your scores under this model, for each cell that is not 0 in `cells`.
+
+    `release`: the noise on each; None: none.
+    """
+
+    round: int
+    model: Model
+    cells: NDArray[np.int64]
+    release: VectorNoise | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """The answer to `EmbeddingsRequest`: one vector for each cell, encoded for the aggregation."""
+
+    contribution: bytes
+
+
 LocalOptimizer = Literal["sgd", "adam"]
 
 
@@ -199,8 +224,8 @@ class Evaluation:
     confusion: tuple[NDArray[np.int64], ...]
 
 
-Request = CountsRequest | ScoresRequest | TrainRequest | MeasureRequest | EvaluateRequest
-Reply = Counts | Scores | Update | Measures | Evaluation
+Request = CountsRequest | ScoresRequest | EmbeddingsRequest | TrainRequest | MeasureRequest | EvaluateRequest
+Reply = Counts | Scores | Embeddings | Update | Measures | Evaluation
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privfair.aggregation import MODULI, ClientAggregator, FixedPoint
+from accountant.errors import InputError
+from privfair.aggregation import MODULI, ClientAggregator, FixedPoint, WholeNumbers
 from privfair.algorithms.registry import build_algorithm
 from privfair.arrays import FloatArray
 from privfair.clients.private_model import require_private_model
@@ -15,8 +16,10 @@ from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.fairness.cells import Cells
+from privfair.fairness.embedding import EmbeddingPlan
 from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import Algorithm, FederatedOptimizer
+from privfair.mechanisms.vector_noise import DEFAULT_STEPS
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
 from privfair.privacy.planning import Planner
@@ -24,6 +27,8 @@ from privfair.privacy.refusals import require_private
 from privfair.privacy.workload import Workload
 from privfair.replica import Replica
 from privfair.round import Plan
+
+ROOM = 50_000  # records of one client whose features a sum has room for, where integers are bounded by encryption
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,16 @@ class Parts:
     plan: Plan
     fixed_point: FixedPoint | None
     planner: Planner | None  # None: no privacy
+    embedding: EmbeddingPlan | None = None  # None: scores are tracked, or nothing
+    feature_code: WholeNumbers | None = None  # how sums of features become integers; None: as they are
 
     @staticmethod
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> Parts:
         """Of a run with so many clients; what a private run must not have is refused."""
         f = config.federation
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
-        algorithm = build_algorithm(config, schema, cells)
+        embedding = _embedding(config, cells, schema, clients)
+        algorithm = build_algorithm(config, schema, cells, embedding)
         plan = Plan(
             seed=config.run.seed,
             epochs=f.local_epochs,
@@ -58,7 +66,7 @@ class Parts:
         planner = None
         if config.privacy.enabled:
             require_private(config, algorithm, schema.task)
-            planner = _planner(config, plan, cells, schema, clients)
+            planner = _planner(config, plan, cells, schema, clients, embedding)
         return Parts(
             config=config,
             schema=schema,
@@ -69,6 +77,8 @@ class Parts:
             plan=plan,
             fixed_point=_fixed_point(config, plan, clients),
             planner=planner,
+            embedding=embedding,
+            feature_code=None if embedding is None else _feature_code(config, clients),
         )
 
     def model(self) -> FlatModel:
@@ -105,7 +115,49 @@ def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | None:
     return FixedPoint(aggregation.range, clients / cohort, cohort, MODULI[scheme])
 
 
-def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int) -> Planner:
+def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> EmbeddingPlan | None:
+    """The features that are tracked, if any are."""
+    fairness = config.fairness
+    if fairness.tracker != "embedding" or config.federation.method != "mmd_fedavg":
+        return None
+    if config.scheme == "ckks":
+        raise InputError("aggregation.scheme", "must be bfv or plain for the embedding tracker", "ckks")
+    span = TaskKind.of(schema).score_range(cells.notion.score) or config.privacy.score_range
+    if span is None:
+        remedy = "Give privacy.score_range = [low, high]: scores beyond it are clipped."
+        raise InputError("fairness.notion", "must compare scores that have a range", "a loss", remedy)
+    code = _feature_code(config, clients)
+    most = DEFAULT_STEPS if code is None else code.most // ROOM
+    steps = 2 ** int(math.log2(min(max(most, 64), DEFAULT_STEPS)))
+    room = None if code is None else code.most // steps
+    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, _cohort(config, clients))
+
+
+def _cohort(config: Config, clients: int) -> int:
+    """How many clients' vectors a sum must have to be opened: any, unless each has only a share of the noise."""
+    privacy = config.privacy
+    if not privacy.distributed_noise:
+        return 1
+    if config.scheme != "bfv":
+        rule = "must be false without encryption (bfv): the server would see vectors with a share of noise each"
+        raise InputError("privacy.distributed_noise", rule, True)
+    cohort = clients if privacy.smallest_cohort is None else privacy.smallest_cohort
+    if not 3 <= cohort <= clients:
+        rule = f"must be between 3 and the number of clients, {clients}"
+        remedy = "Who opens a sum of two knows the other's vector but for one share of noise."
+        raise InputError("privacy.smallest_cohort", rule, cohort, remedy)
+    return cohort
+
+
+def _feature_code(config: Config, clients: int) -> WholeNumbers | None:
+    """Whole numbers wherever noise or encryption needs a grid; every client contributes once."""
+    exact = config.scheme == "plain" and not config.privacy.enabled and not config.aggregation.quantise
+    return None if exact else WholeNumbers(clients, MODULI[config.scheme])
+
+
+def _planner(
+    config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int, embedding: EmbeddingPlan | None
+) -> Planner:
     """The planner of a private run."""
     f = config.federation
     trainings = np.zeros(clients, dtype=np.int64)
@@ -121,5 +173,6 @@ def _planner(config: Config, plan: Plan, cells: Cells, schema: Schema, clients: 
         most_trainings=int(trainings.max()),
         score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
         kernel=config.fairness.kernel,
+        embedding=embedding,
     )
     return Planner(config.privacy, work, cells)

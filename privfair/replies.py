@@ -9,6 +9,8 @@ from privfair.aggregation import ServerAggregator
 from privfair.messages import (
     Counts,
     CountsRequest,
+    Embeddings,
+    EmbeddingsRequest,
     EvaluateRequest,
     Evaluation,
     MeasureRequest,
@@ -24,6 +26,7 @@ from privfair.messages import (
 KINDS: dict[type, type] = {
     CountsRequest: Counts,
     ScoresRequest: Scores,
+    EmbeddingsRequest: Embeddings,
     TrainRequest: Update,
     MeasureRequest: Measures,
     EvaluateRequest: Evaluation,
@@ -33,9 +36,19 @@ KINDS: dict[type, type] = {
 class ReplyCheck:
     """Knows what the replies of a run must look like."""
 
-    def __init__(self, adder: ServerAggregator, *, cells: int, contribution_size: int) -> None:
-        """How many cells are counted, and how many numbers a contribution carries."""
-        self._adder, self._cells, self._size = adder, cells, contribution_size
+    def __init__(
+        self,
+        adder: ServerAggregator,
+        *,
+        cells: int,
+        contribution_size: int,
+        features: tuple[ServerAggregator, int] | None = None,
+    ) -> None:
+        """How many cells are counted, and how many numbers a contribution carries.
+
+        `features`: who adds them, and how many a record has; None where none are shared.
+        """
+        self._adder, self._cells, self._size, self._features = adder, cells, contribution_size, features
 
     def __call__(self, client: str, request: Request, reply: Reply) -> Reply:
         """The reply, if it is of the kind and form that was asked for; an `InputError` names client and fault."""
@@ -46,6 +59,9 @@ class ReplyCheck:
             self._counts(client, reply)
         elif isinstance(reply, Scores) and isinstance(request, ScoresRequest):
             _scores(client, request, reply)
+        elif isinstance(reply, Embeddings) and self._features is not None:
+            adder, count = self._features
+            adder.check(reply.contribution, self._cells * count, f"features of client {client!r}")
         elif isinstance(reply, Update):
             self._adder.check(reply.contribution, self._size, f"contribution of client {client!r}")
         return reply

@@ -15,13 +15,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from accountant.errors import InputError
+from privfair.fairness.embedding import SealedFeatures
 from privfair.fairness.tracking import NoisyScores, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import (
     Asked,
     Bundle,
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     LocalWork,
     MeasureRequest,
@@ -37,10 +40,10 @@ from privfair.messages import (
     TrainRequest,
 )
 
-REQUESTS = (Bundle, CountsRequest, EvaluateRequest, MeasureRequest, ScoresRequest, TrainRequest)
+REQUESTS = (Bundle, CountsRequest, EmbeddingsRequest, EvaluateRequest, MeasureRequest, ScoresRequest, TrainRequest)
 PARTS = (
     CountNoise, LocalWork, NoisyScores, OwnPenalty, Parameters, PrivateWork, Reweighted, ScoreNoise, ScoreRelease,
-    Sealed, SharedScores, Task, Tracked,
+    Sealed, SealedFeatures, SharedScores, Task, Tracked, VectorNoise,
 )  # fmt: skip
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (*REQUESTS, *PARTS)}
 TREE = "request"

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from privfair.aggregation import KeyPair, aggregators, load_client, load_server, new_keys
+from privfair.algorithms.embedding import with_adder
 from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
+from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
@@ -86,10 +88,16 @@ def build(
     holders = _pooled(federation) if config.federation.method == "centralized" else federation.clients
     parts = Parts.of(config, schema, len(holders), notion)
     cells, planner, model = parts.cells, parts.planner, parts.model()
-    client_side, adder = aggregators(config.scheme, _keys(config, credentials), fixed_point=parts.fixed_point)
+    keys = _keys(config, credentials)
+    client_side, adder = aggregators(config.scheme, keys, fixed_point=parts.fixed_point)
+    embedder, features = None, None
+    if parts.embedding is not None:
+        feature_side, feature_adder = aggregators(config.scheme, keys, fixed_point=parts.feature_code)
+        embedder = Embedder(parts.embedding, feature_side)
+        features = (feature_adder, parts.embedding.unit.count)
     replica = parts.replica(model.parameters(), client_side)
     clients = [
-        Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k))
+        Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k), embedder=embedder)
         for k, holder in enumerate(holders)
     ]
     keeper: Keeper = KeptByServer(replica) if config.scheme == "plain" else KeptByClients()
@@ -104,7 +112,7 @@ def build(
         credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
         private = PrivateSide(planner, books, books.desk(clients, cells, schema, planner.adjacency, config))
         negotiator = PrivateCounts(planner, private.desk.releases_of_counts)
-    check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size)
+    check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size, features=features)
     backend = Metered(_backend(config, clients, check, private.desk if private else None))
     exact = private is None or not private.books.budgeted
     kernel, strength = parse_kernel(config.fairness.kernel), config.fairness.strength
@@ -114,7 +122,15 @@ def build(
         model=model,
         replica=replica,
         backend=backend,
-        server=Server(backend, parts.algorithm, parts.optimizer, parts.plan, adder, keeper, negotiator),
+        server=Server(
+            backend,
+            with_adder(parts.algorithm, features and features[0]),
+            parts.optimizer,
+            parts.plan,
+            adder,
+            keeper,
+            negotiator,
+        ),
         evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
         cells=cells,
         # A digest of the records would let anyone who knows all but one of them test the last. Data with a budget

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import LocalWork, PrivateWork
 
 KernelCorrection = Literal["none", "deconvolve"]
@@ -26,6 +27,19 @@ class Sharing:
     quotas: NDArray[np.int64]  # (clients, cells); 0: left out
     rates: FloatArray | None  # (clients, cells)
     correction: KernelCorrection = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateEmbedding:
+    """How sums of features are shared privately: with which noise, and by whom."""
+
+    noise: VectorNoise
+    cells: NDArray[np.int64]  # (clients, cells); 0: left out
+
+    def asked(self, records: NDArray[np.int64]) -> list[int]:
+        """The clients that send a vector: those with a cell in it, and with shared noise all that take part."""
+        takes = self.cells.any(axis=1) | ((records > 0) & (self.noise.shares > 1))
+        return [int(k) for k in np.flatnonzero(takes)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +70,34 @@ class Terms:
     cells: NDArray[np.int64]  # (clients, cells); noisy ones may be negative
     least: int = 0  # no cell is taken to be smaller than this
     sharing: Sharing | None = None
+    embedding: PrivateEmbedding | None = None
     updates: PrivateUpdates | None = None
     counting: CountNoise | None = None  # the noise that the counts have
     count_releases: int = 1  # how often they were released; more than once after a crash that lost them
     evaluation: CountNoise | None = None  # the noise of the final report
     claim: Claim | None = None  # None: no privacy
+
+    @property
+    def fairness_noise(self) -> ScoreNoise | VectorNoise | None:
+        """Of what is shared for fairness: scores, or sums of their features."""
+        if self.embedding is not None:
+            return self.embedding.noise
+        return None if self.sharing is None else self.sharing.noise
+
+    @property
+    def noise_is_shared(self) -> bool:
+        """Whether clients add only a share of the noise each, under encryption."""
+        return self.embedding is not None and self.embedding.noise.shares > 1
+
+    @property
+    def silent(self) -> bool:
+        """Whether a client that takes part leaves out a cell of what is shared for fairness."""
+        shared = None
+        if self.sharing is not None:
+            shared = self.sharing.quotas
+        elif self.embedding is not None:
+            shared = self.embedding.cells
+        return shared is not None and not bool(shared[self.records > 0].all())
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -103,6 +140,8 @@ class Terms:
                 "rates": None if self.sharing.rates is None else self.sharing.rates.tolist(),
                 "correction": self.sharing.correction,
             },
+            "embedding": self.embedding
+            and {"noise": asdict(self.embedding.noise), "cells": self.embedding.cells.tolist()},
             "updates": self.updates and asdict(self.updates),
             "counting": self.counting and asdict(self.counting),
             "count_releases": self.count_releases,
@@ -114,6 +153,7 @@ class Terms:
     def from_json(data: Mapping[str, Any]) -> Terms:
         """The terms that `to_json` described."""
         sharing, updates, claim = data["sharing"], data["updates"], data["claim"]
+        embedding = data.get("embedding")  # a run that began before there were any has none
         return Terms(
             records=np.array(data["records"], dtype=np.int64),
             cells=np.array(data["cells"], dtype=np.int64),
@@ -125,6 +165,8 @@ class Terms:
                 rates=None if sharing["rates"] is None else np.array(sharing["rates"], dtype=np.float64),
                 correction=sharing["correction"],
             ),
+            embedding=embedding
+            and PrivateEmbedding(VectorNoise(**embedding["noise"]), np.array(embedding["cells"], dtype=np.int64)),
             updates=updates and PrivateUpdates(**updates),
             counting=data["counting"] and CountNoise(**data["counting"]),
             count_releases=data["count_releases"],

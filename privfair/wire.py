@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from accountant.errors import InputError
-from privfair.messages import Counts, Evaluation, Measures, Reply, Scores, Update
+from privfair.messages import Counts, Embeddings, Evaluation, Measures, Reply, Scores, Update
 
 
 def encode(reply: Reply) -> bytes:
@@ -17,6 +17,8 @@ def encode(reply: Reply) -> bytes:
             arrays = {"counts/records": np.array([reply.records]), "counts/cells": reply.cells}
         case Scores():
             arrays = {f"scores/{i:06d}": cell for i, cell in enumerate(reply.cells)}
+        case Embeddings():
+            arrays = {"embeddings/contribution": np.frombuffer(reply.contribution, dtype=np.uint8)}
         case Update():
             arrays = {"update/contribution": np.frombuffer(reply.contribution, dtype=np.uint8)}
         case Measures():
@@ -39,6 +41,8 @@ def decode(message: bytes) -> Reply:
             return Counts(int(values["records"][0]), values["cells"])
         if kind == "scores":
             return Scores(tuple(values.values()))
+        if kind == "embeddings":
+            return Embeddings(values["contribution"].tobytes())
         if kind == "update":
             return Update(values["contribution"].tobytes())
         if kind == "measures":

@@ -25,6 +25,8 @@ KEYS = {
     "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
     "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
     "fairness.tracker": "What clients share so that everybody can follow the groups' scores.",
+    "fairness.features": "Features of a score that the [embedding tracker](../embedding.md) shares; unless given, as "
+    "many as the kernel needs.",
     "fairness.samples": "Scores shared per group and round, by all clients together.",
     "fairness.quotas": "How they are divided among clients: by a draw (unbiased), or always in proportion.",
     "federation.method": "`mmd_fedavg` tracks global fairness (the paper's method). `fedavg`: no fairness. "
@@ -61,7 +63,11 @@ KEYS = {
     "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`.",
     "privacy.evaluation_noise": "Scale, in records.",
     "privacy.count_share": "How much of ε the counts may cost by themselves.",
-    "privacy.prediction_share": "The same for scores. Updates get what is left.",
+    "privacy.prediction_share": "The same for scores (0.5 unless given) or sums of features (0.3). Updates get the rest.",
+    "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",
+    "privacy.distributed_noise": "With the embedding tracker and encryption: every client adds a share of the noise, and "
+    "the sum has all of it.",
+    "privacy.smallest_cohort": "With noise in shares: no sum of fewer clients is opened. Unless given, all clients.",
     "privacy.evaluation_share": "The same for the evaluation.",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",

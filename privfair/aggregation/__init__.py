@@ -30,6 +30,7 @@ from privfair.aggregation.keys import (
 )
 from privfair.aggregation.quantiser import MODULI, FixedPoint
 from privfair.aggregation.streaming import SumOfChunks, add_streams
+from privfair.aggregation.whole_numbers import WholeNumbers
 
 __all__ = [
     "MODULI",
@@ -47,6 +48,7 @@ __all__ = [
     "SumOfChunks",
     "TooMany",
     "TooNoisy",
+    "WholeNumbers",
     "WrongEncoding",
     "WrongKey",
     "WrongLength",

@@ -15,13 +15,16 @@ from privfair.aggregation.errors import BadCiphertext, TooMany, WrongEncoding, W
 from privfair.aggregation.keys import ENCRYPTED, KeyPair, plain_keys
 from privfair.aggregation.quantiser import WEIGHT_SLACK, FixedPoint, check_weight
 from privfair.aggregation.streaming import SumOfChunks
+from privfair.aggregation.whole_numbers import WholeNumbers
 from privfair.arrays import FloatArray
+
+Code = FixedPoint | WholeNumbers
 
 
 class _Coded:
     """The check both sides make: numbers in this code, and no more of them than it has room for."""
 
-    def __init__(self, keys: Role, fixed_point: FixedPoint | None) -> None:
+    def __init__(self, keys: Role, fixed_point: Code | None) -> None:
         if (fixed_point is None) != (keys.modulus is None):
             rule = "must be given unless the scheme is plain float64"
             raise InputError("fixed_point", rule, fixed_point, f"The scheme is {keys.scheme}.")
@@ -52,7 +55,7 @@ class _Coded:
 class ClientAggregator:
     """A client's side: its weighted values in, encrypted; the sum of everybody's out."""
 
-    def __init__(self, keys: ClientKeys, fixed_point: FixedPoint | None) -> None:
+    def __init__(self, keys: ClientKeys, fixed_point: Code | None) -> None:
         """Take the keys, and the code everybody uses (None: plain float64)."""
         self.keys = keys
         self._coded = _Coded(keys, fixed_point)
@@ -76,11 +79,14 @@ class ClientAggregator:
             numbers = values * weight if code is None else code.encode(values, weight)
         return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
 
-    def open(self, total: bytes, name: str = "sum") -> FloatArray:
-        """The weighted sum in the server's message."""
+    def open(self, total: bytes, name: str = "sum", *, least: int = 1) -> FloatArray:
+        """The weighted sum in the server's message, of at least so many contributions."""
         ciphertext = Ciphertext.from_bytes(total, name)
         self.keys.check(ciphertext.header, name)  # first: another key explains more than another code
         self._coded.check(ciphertext.header, name)
+        if ciphertext.header.additions + 1 < least:
+            rule = f"must be of at least {least} contributions"
+            raise BadCiphertext(name, rule, ciphertext.header.additions + 1, "Each has only a share of the noise.")
         numbers = self.keys.decrypt(ciphertext, name)
         code = self._coded.fixed_point
         return cast(FloatArray, numbers) if code is None else code.decode(numbers)
@@ -89,7 +95,7 @@ class ClientAggregator:
 class ServerAggregator:
     """The server's side: encrypted contributions in, their encrypted sum out."""
 
-    def __init__(self, keys: ServerKeys, fixed_point: FixedPoint | None) -> None:
+    def __init__(self, keys: ServerKeys, fixed_point: Code | None) -> None:
         """Take the public half of the keys, and the code everybody uses (None: plain float64)."""
         self.keys = keys
         self._coded = _Coded(keys, fixed_point)
@@ -128,7 +134,7 @@ class ServerAggregator:
 
 
 def aggregators(
-    scheme: str, keys: KeyPair | None, *, fixed_point: FixedPoint | None
+    scheme: str, keys: KeyPair | None, *, fixed_point: Code | None
 ) -> tuple[ClientAggregator, ServerAggregator]:
     """Both sides of a scheme: "bfv" and "ckks" with keys; "plain" without, on floats if there is no fixed point."""
     if scheme == "plain":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accountant.errors import InputError
 from privfair.algorithms.agnostic import Agnostic
+from privfair.algorithms.embedding import EmbeddingTracking
 from privfair.algorithms.fairfed import CONDITIONS, FairFed
 from privfair.algorithms.fedavg import FedAvgOnly
 from privfair.algorithms.fedfb import FedFB
@@ -13,16 +14,19 @@ from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.fairness.cells import Cells
+from privfair.fairness.embedding import EmbeddingPlan
 from privfair.interfaces import Algorithm
 
 
-def build_algorithm(config: Config, schema: Schema, cells: Cells) -> Algorithm:
-    """The algorithm of a configuration."""
+def build_algorithm(config: Config, schema: Schema, cells: Cells, embedding: EmbeddingPlan | None = None) -> Algorithm:
+    """The algorithm of a configuration; `embedding`: the features that it tracks, instead of scores."""
     fairness, federation = config.fairness, config.federation
     method, kernel, strength = federation.method, fairness.kernel, fairness.strength
     if method in ("fairfed", "fedfb"):
         _check_decisions(method, config, schema)
     _check_combination(config)
+    if method == "mmd_fedavg" and embedding is not None:
+        return EmbeddingTracking(strength, embedding, federation.drift_correction)
     match method:
         case "mmd_fedavg":
             return MmdFedAvg(
@@ -60,6 +64,12 @@ def _check_combination(config: Config) -> None:
         raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
     if f.method != "mmd_fedavg" and f.lagged_scores:
         raise InputError("federation.lagged_scores", "is for mmd_fedavg only", f.lagged_scores)
+    if f.lagged_scores and config.fairness.tracker == "embedding":
+        raise InputError("federation.lagged_scores", "is for the tracker of samples only", f.lagged_scores)
+    if f.method != "mmd_fedavg" and config.fairness.tracker == "embedding":
+        raise InputError("fairness.tracker", "must be samples for every method but mmd_fedavg", "embedding")
+    if config.fairness.features is not None and config.fairness.tracker != "embedding":
+        raise InputError("fairness.features", "is for the embedding tracker only", config.fairness.features)
     if f.method != "mmd_fedavg" and f.drift_correction != "none":
         raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
 

@@ -34,6 +34,13 @@ class Noise(StrEnum):
     UNUSED = "unused"
 
 
+class Tracker(StrEnum):
+    """What is shared for fairness."""
+
+    SAMPLES = "samples"
+    EMBEDDING = "embedding"
+
+
 class Counts(StrEnum):
     """How the numbers of records become known."""
 
@@ -67,6 +74,9 @@ def calibrate(
     predictions: Annotated[
         Noise, typer.Option(help="Noise on the shared scores; unused: none are shared.")
     ] = Noise.GAUSSIAN,
+    tracker: Annotated[
+        Tracker, typer.Option(help="Scores of some records, or sums of features of all (fairness.tracker).")
+    ] = Tracker.SAMPLES,
     updates: Annotated[
         Updates, typer.Option(help="Protection of the model updates; unused: none are sent.")
     ] = Updates.DP_SGD,
@@ -79,7 +89,8 @@ def calibrate(
     predictions_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 1.0,
     counts_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 10.0,
     fixed: Annotated[
-        list[str] | None, typer.Option(help="A channel whose noise stays as given: updates, predictions, counts.")
+        list[str] | None,
+        typer.Option(help="A channel whose noise stays: updates, predictions or embeddings, counts."),
     ] = None,
     method: Annotated[MethodName, typer.Option(help="How ε is computed.")] = MethodName.PLD,
     as_json: JsonOption = False,
@@ -106,9 +117,13 @@ def calibrate(
     ):
         require_positive(option, size)
     adjacency = Adjacency.REPLACE_ONE if counts is Counts.PUBLIC else Adjacency.ADD_OR_REMOVE
+    if tracker is Tracker.EMBEDDING:
+        fairness = _embeddings(predictions, rounds * conditioning_sets, predictions_noise, adjacency)
+    else:
+        fairness = _predictions(predictions, rounds, samples_rate, score_range, predictions_noise, adjacency)
     plan = [
         _updates(updates, rounds * local_steps, sampling_rate, updates_noise, adjacency),
-        _predictions(predictions, rounds, samples_rate, score_range, predictions_noise, adjacency),
+        fairness,
         _counts(counts, conditioning_sets, counts_noise),
     ]
     channels = _fix([channel for channel in plan if channel is not None], fixed or [])
@@ -161,6 +176,24 @@ def _predictions(kind: Noise, rounds: int, rate: float, width: float, noise: flo
     else:
         event = PoissonSampled(rate, noisy)
     return Channel("predictions", event, rounds)
+
+
+def _embeddings(kind: Noise, releases: int, noise: float, adjacency: Any) -> Channel | None:
+    """Sums of features of all records, one for each set that a record is in; the unit is a record's largest part."""
+    from accountant.calibration import Channel
+    from accountant.events import Gaussian
+    from privfair.kernels.features import MOST
+    from privfair.mechanisms.vector_noise import DEFAULT_STEPS, VectorNoise
+
+    if kind is Noise.NONE:
+        raise _without_noise("embeddings")
+    if kind is Noise.UNUSED:
+        return None
+    if kind is Noise.LAPLACE:
+        raise InputError("--predictions", "must be gaussian for the embedding tracker", "laplace")
+    # with the rounding of the most features there can be: a run with fewer needs no more noise
+    sensitivity = VectorNoise(1.0, MOST).sensitivity(adjacency) / DEFAULT_STEPS
+    return Channel("embeddings", Gaussian(noise, sensitivity, adjacency), releases)
 
 
 def _counts(kind: Counts, sets: int, noise: float) -> Channel | None:

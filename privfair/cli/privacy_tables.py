@@ -37,6 +37,13 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
         f"neighbours: {privacy['neighbours']}.",
         markup=False,
     )
+    if privacy.get("collusion"):
+        pooled = privacy["collusion"]["server_and_one_client"]
+        console.print(
+            f"  ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
+            "client, who together can open single vectors.",
+            markup=False,
+        )
     if privacy["epsilon_of"] == "plan":
         console.print("  It is the plan's: how much of it is released depends on the released counts.", markup=False)
     table = _table("")

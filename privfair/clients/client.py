@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.clients.dp_sgd import train_privately
+from privfair.clients.embedder import Embedder
 from privfair.clients.measures import confusion_tables, measure
 from privfair.clients.objectives import TrainingData, all_scores
 from privfair.clients.sgd import train_locally
@@ -19,11 +21,14 @@ from privfair.clients.steps import Trained
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import ClientData, Records, Schema
 from privfair.fairness.cells import Cells
+from privfair.fairness.embedding import SealedFeatures
 from privfair.mechanisms.entropy import Entropy
 from privfair.mechanisms.score_release import fixed_scores, poisson_scores
 from privfair.messages import (
     Counts,
     CountsRequest,
+    Embeddings,
+    EmbeddingsRequest,
     EvaluateRequest,
     Evaluation,
     MeasureRequest,
@@ -35,6 +40,7 @@ from privfair.messages import (
     ScoreRelease,
     Scores,
     ScoresRequest,
+    Tracked,
     TrainRequest,
     Update,
 )
@@ -59,14 +65,19 @@ class Client:
         *,
         seed: int,
         entropy: EntropyOf,
+        embedder: Embedder | None = None,
     ) -> None:
-        """`model` is scratch space, and `replica` the shared model, of all clients in one process."""
+        """`model` is scratch space, and `replica` the shared model, of all clients in one process.
+
+        `embedder`: where features of scores are shared instead of scores.
+        """
         self.index = index
         self.name = data.name
         self.seed = seed
         self.entropy = entropy
         self.model = model
         self.replica = replica
+        self._embedder = embedder
         self.task = TaskKind.of(schema)
         self.data = self._tensors(data.train, cells)
         self.test_data = self._tensors(data.test, cells)
@@ -97,8 +108,11 @@ class Client:
                 return self._counts(request)
             case ScoresRequest():
                 return self._scores(request)
+            case EmbeddingsRequest():
+                self.model.load(self.replica.at(request.model).values)
+                return self.embeddings(request, all_scores(self.model, self.data))
             case TrainRequest():
-                return self._train(request)
+                return self._train(self.opened(request))
             case MeasureRequest():
                 return self._measure(request)
             case EvaluateRequest():
@@ -142,6 +156,25 @@ class Client:
             else:
                 shared.append(poisson_scores(mine, int(quota), float(release.rates[cell]), release.noise, entropy))
         return Scores(tuple(shared))
+
+    def embeddings(self, request: EmbeddingsRequest, scores: FloatArray) -> Embeddings:
+        """The sums of the features of all its scores, of every asked cell."""
+        entropy = self.entropy("embeddings", request.round)
+        membership = self.data.membership
+        return Embeddings(self._features.message(scores, membership, request.cells, request.release, entropy))
+
+    def opened(self, request: TrainRequest) -> TrainRequest:
+        """The request with the shared features opened, where it has sealed ones."""
+        objective = request.objective
+        if not isinstance(objective, Tracked) or not isinstance(objective.shared, SealedFeatures):
+            return request
+        return replace(request, objective=replace(objective, shared=self._features.open(objective.shared)))
+
+    @property
+    def _features(self) -> Embedder:
+        if self._embedder is None:
+            raise InputError("request", "must be of the agreed tracker", "features of scores")
+        return self._embedder
 
     def _measure(self, request: MeasureRequest) -> Measures:
         at = self.replica.at(request.model)

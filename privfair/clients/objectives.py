@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import Records
 from privfair.fairness.cells import Cells
-from privfair.fairness.tracking import SAME_SCORE, DriftingPenalty, TrackedPenalty, tracked_penalty
+from privfair.fairness.embedding import SealedFeatures, SharedFeatures
+from privfair.fairness.tracking import SAME_SCORE, DriftingPenalty, SharedScores, TrackedPenalty, tracked_penalty
 from privfair.kernels.mmd import Pair
 from privfair.kernels.parse import parse_kernel
 from privfair.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
@@ -76,10 +78,17 @@ SlopeRule = Callable[[NDArray[np.int64], FloatArray], FloatArray]  # (positions,
 
 
 def _shared_rule(objective: Tracked, data: TrainingData, model: FlatModel) -> SlopeRule:
-    tracked = tracked_penalty(objective.shared, data.cells)
+    tracked = tracked_penalty(followed(objective), data.cells)
     if objective.drift == "none":
         return tracked_rule(tracked, data)
     return _drifting_rule(objective, tracked, data, model)
+
+
+def followed(objective: Tracked) -> SharedScores | SharedFeatures:
+    """What the penalty is built from; shared features must have been opened."""
+    if isinstance(objective.shared, SealedFeatures):
+        raise InputError("shared features", "must be opened before training", "sealed")
+    return objective.shared
 
 
 def tracked_rule(tracked: TrackedPenalty, data: TrainingData) -> SlopeRule:

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, Refused
+from privfair.algorithms.embedding import EmbeddingTracking, takes_part
 from privfair.algorithms.mmd_fedavg import MmdFedAvg
 from privfair.deployment.plan import terms_to_text
+from privfair.fairness.embedding import SealedFeatures
+from privfair.fairness.tracking import SharedScores
 from privfair.messages import (
     Counts,
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     MeasureRequest,
     Objective,
@@ -82,9 +86,8 @@ def _settled(terms: Terms, parts: Parts) -> Terms:
     try:
         if isinstance(negotiator, ExactCounts):
             return negotiator.settle(counts)
-        scores = None if terms.sharing is None else terms.sharing.noise
         multiplier = None if terms.updates is None else terms.updates.noise_multiplier
-        settled = negotiator.settle(counts, (scores, multiplier))
+        settled = negotiator.settle(counts, (terms.fairness_noise, multiplier))
     except InputError as error:
         raise Declined(f"No terms follow from these counts: {error}") from None
     mine, told = settled.claim, terms.claim
@@ -94,7 +97,7 @@ def _settled(terms: Terms, parts: Parts) -> Terms:
 
 
 def _noise(terms: Terms) -> tuple[Any, ...]:
-    return (terms.sharing and terms.sharing.noise, terms.updates and asdict(terms.updates), terms.evaluation)
+    return (terms.fairness_noise, terms.updates and asdict(terms.updates), terms.evaluation)
 
 
 def _grown(before: Terms, after: Terms) -> bool:
@@ -110,12 +113,14 @@ def require_planned(request: Request, parts: Parts, terms: Terms | None, me: int
         return
     if terms is None:
         raise Declined("Nothing but counts is told before there are terms.")
-    if isinstance(request, ScoresRequest | TrainRequest):
+    if isinstance(request, ScoresRequest | EmbeddingsRequest | TrainRequest):
         rounds = parts.config.federation.rounds
         _require(0 <= request.round < rounds, f"The plan has {rounds} rounds, and no round {request.round}.")
     match request:
         case ScoresRequest():
             _scores(request, parts, terms, me)
+        case EmbeddingsRequest():
+            _embeddings(request, parts, terms, me)
         case TrainRequest():
             _training(request, parts, terms, me)
         case MeasureRequest():
@@ -138,6 +143,14 @@ def _scores(request: ScoresRequest, parts: Parts, terms: Terms, me: int) -> None
     found = request.release
     same = found is not None and found.noise == agreed.noise and _equal(found.rates, rates)
     _require(same and _equal(request.quotas, terms.sharing.quotas[me]), "The scores are not asked for as agreed.")
+
+
+def _embeddings(request: EmbeddingsRequest, parts: Parts, terms: Terms, me: int) -> None:
+    _require(isinstance(parts.algorithm, EmbeddingTracking), "The plan has no features of scores told.")
+    exact = parts.planner is None or parts.config.privacy.predictions == "none"
+    noise = None if terms.embedding is None else terms.embedding.noise
+    _require((noise is None) == exact and request.release == noise, "The features are not asked for as agreed.")
+    _require(_equal(request.cells, takes_part(terms)[me]), "The features are not asked for as agreed.")
 
 
 def _training(request: TrainRequest, parts: Parts, terms: Terms, me: int) -> None:
@@ -171,8 +184,12 @@ def _objective(objective: Objective, parts: Parts, terms: Terms) -> None:
     if isinstance(objective, OwnPenalty):
         same = (objective.kernel, objective.strength) == (fairness.kernel, fairness.strength)
         _require(same, "The penalty is not the agreed one.")
-    if isinstance(objective, Tracked):
+    if isinstance(objective, Tracked) and isinstance(objective.shared, SealedFeatures):
+        _features(objective, parts, terms)
+    elif isinstance(objective, Tracked):
         shared = objective.shared
+        if not isinstance(shared, SharedScores) or not isinstance(parts.algorithm, MmdFedAvg):
+            raise Declined("The penalty is not the agreed one.")
         same = (shared.kernel, shared.strength) == (fairness.kernel, fairness.strength)
         _require(
             same and objective.drift == parts.config.federation.drift_correction, "The penalty is not the agreed one."
@@ -182,6 +199,25 @@ def _objective(objective: Objective, parts: Parts, terms: Terms) -> None:
         whole = sizes == {count} and all(s.shape == w.shape for s, w in zip(shared.scores, shared.weights, strict=True))
         _require(whole, "The shared scores are not those of the agreed groups.")
         _require((shared.noisy is None) == (terms.sharing is None), "The shared scores are not noisy as agreed.")
+
+
+def _features(objective: Tracked, parts: Parts, terms: Terms) -> None:
+    """Nothing, if the sealed features are those of the plan, of no more records than were told."""
+    shared, algorithm = objective.shared, parts.algorithm
+    if not isinstance(shared, SealedFeatures) or not isinstance(algorithm, EmbeddingTracking):
+        raise Declined("The penalty is not the agreed one.")
+    same = (shared.kernel, shared.strength, objective.drift) == (
+        algorithm.plan.kernel,
+        algorithm.strength,
+        algorithm.drift,
+    )
+    _require(same, "The penalty is not the agreed one.")
+    _require(_equal(shared.counts, terms.cell_totals), "The counts are not those of the terms.")
+    told = np.where(takes_part(terms), terms.cells, 0).sum(axis=0)
+    _require(
+        shared.shares.shape == told.shape and bool((shared.shares >= 0).all() and (shared.shares <= told).all()),
+        "The shared features are not those of the agreed groups.",
+    )
 
 
 def _require(holds: bool, reason: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.aggregation import ClientAggregator, ServerAggregator, ServerKeys, load_server, plain_keys
+from privfair.algorithms.embedding import with_adder
 from privfair.attendance import Roll
 from privfair.config import Config
 from privfair.deployment.agreement import negotiator_of
@@ -23,7 +24,17 @@ from privfair.deployment.remote import Link, Remote
 from privfair.deployment.sums import Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.interfaces import Absence, ServerState, answered
-from privfair.messages import EvaluateRequest, Evaluation, Parameters, Reply, Request, Sealed, TrainRequest, Update
+from privfair.messages import (
+    Embeddings,
+    EvaluateRequest,
+    Evaluation,
+    Parameters,
+    Reply,
+    Request,
+    Sealed,
+    TrainRequest,
+    Update,
+)
 from privfair.parts import Parts
 from privfair.randomness import stream
 from privfair.replica import Replica
@@ -145,9 +156,22 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
         keeper = KeptByServer(replica)
     recorded = Recorded(keeper, sums)
     size = parts.contribution_size(model.parameters().size)
-    check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size)
-    remote.check = _Check(check, adder, replica)
-    server = Server(remote, parts.algorithm, parts.optimizer, parts.plan, adder, recorded, negotiator_of(parts))
+    features = None
+    if parts.embedding is not None:
+        feature_keys = _server_keys(config, quantise=parts.feature_code is not None)
+        features = (ServerAggregator(feature_keys, parts.feature_code), parts.embedding.unit.count)
+    check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size, features=features)
+    feature_adder = features and features[0]
+    remote.check = _Check(check, adder, replica, feature_adder)
+    server = Server(
+        remote,
+        with_adder(parts.algorithm, feature_adder),
+        parts.optimizer,
+        parts.plan,
+        adder,
+        recorded,
+        negotiator_of(parts),
+    )
     return Coordinator(config, RunDirectory(folder), parts, remote, server, recorded, replica)
 
 
@@ -158,10 +182,13 @@ class _Check:
     check: ReplyCheck
     adder: ServerAggregator
     replica: Replica | None
+    features: ServerAggregator | None = None
 
     def __call__(self, client: str, request: Request, reply: Reply) -> Reply:
         """The reply, or an `InputError`."""
         self.check(client, request, reply)
+        if isinstance(reply, Embeddings) and self.features is not None:
+            self.features.require_readable(reply.contribution, 1.0, f"features of client {client!r}")
         if isinstance(reply, Update) and isinstance(request, TrainRequest):
             name = f"contribution of client {client!r}"
             self.adder.require_readable(reply.contribution, request.weight, name)
@@ -177,10 +204,10 @@ def _run_name(folder: Path) -> str:
     return str(json.loads(path.read_text())["run"])
 
 
-def _server_keys(config: Config) -> ServerKeys:
+def _server_keys(config: Config, *, quantise: bool | None = None) -> ServerKeys:
     """The server's key; a secret one is refused: the server is not to have it."""
     if config.scheme == "plain":
-        return plain_keys(quantise=config.aggregation.quantise).server
+        return plain_keys(quantise=config.aggregation.quantise if quantise is None else quantise).server
     path = key_path(config, "the server its server.key")
     if path.is_dir() and (path / "client.key").exists():
         remedy = "The server opens nothing: give it server.key alone."

@@ -17,6 +17,7 @@ from accountant.errors import InputError, Refused
 from privfair.aggregation import ClientAggregator
 from privfair.attendance import singles
 from privfair.clients.client import Client
+from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.deployment import memory as storage
 from privfair.deployment.agreement import Declined
@@ -60,6 +61,11 @@ class Holder:
         self._model = self.parts.model()
         self._initial = self._model.parameters()
         self._aggregator = ClientAggregator(own_key(config), self.parts.fixed_point)
+        self._embedder: Embedder | None = None
+        if self.parts.embedding is not None:
+            code = self.parts.feature_code
+            keys = own_key(config, quantise=code is not None)
+            self._embedder = Embedder(self.parts.embedding, ClientAggregator(keys, code))
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
         """The answer to a message of the server; a refusal, with its reason, if there is none."""
@@ -167,6 +173,7 @@ class Holder:
             replica,
             seed=self.config.run.seed,
             entropy=entropy_of(self.config, self.me),
+            embedder=self._embedder,
         )
         client.control = memory.control
         return Work(self.parts, self.me, folder, memory, client, replica, desk)

@@ -24,10 +24,10 @@ def own_records(config: Config, name: str) -> Federation:
     return Federation(found.name, found.schema, (parts[name],), found.notes, found.encoder)
 
 
-def own_key(config: Config) -> ClientKeys:
-    """The holder's key; none for the plain scheme."""
+def own_key(config: Config, *, quantise: bool | None = None) -> ClientKeys:
+    """The holder's key; none for the plain scheme, where `quantise` tells whether sums are of integers."""
     if config.scheme == "plain":
-        return plain_keys(quantise=config.aggregation.quantise).client
+        return plain_keys(quantise=config.aggregation.quantise if quantise is None else quantise).client
     keys = load_client(key_path(config, "every data holder its client.key"))
     require_scheme(config, keys.scheme)
     return keys

@@ -15,9 +15,10 @@ from privfair.interfaces import ServerState
 from privfair.messages import Reply, Request, Sealed
 from privfair.parts import Parts
 from privfair.privacy.books import Books, cell_labels
+from privfair.privacy.collusion import collusion
 from privfair.privacy.desk import Desk
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
-from privfair.privacy.pricing import PREDICTIONS, UPDATES, PriceList
+from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
 from privfair.privacy.statement import account, noise
 from privfair.terms import Terms
 from privfair.wire import encode
@@ -59,7 +60,7 @@ class Session:
 
     def forget(self, round_number: int) -> None:
         """Let go of the stored messages of a round that is over; their prices stay."""
-        for channel in (PREDICTIONS, UPDATES):
+        for channel in (PREDICTIONS, EMBEDDINGS, UPDATES):
             found = self.books.ledger.reservations(
                 run=self.books.run, round=round_number, client=self.price.client, channel=channel
             )
@@ -88,6 +89,7 @@ class Session:
             "beyond_plan": beyond,
             "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
             "noise": noise(terms, config.run.engine),
+            "collusion": None if planner is None else collusion(terms, planner),
             "ledger": {
                 "url": ledger.url,
                 "id": ledger.ledger_id,

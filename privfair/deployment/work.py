@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from accountant.errors import Refused
+from accountant.errors import InputError, Refused
 from privfair.aggregation import TooNoisy
 from privfair.clients.client import Client
 from privfair.deployment import memory as storage
@@ -16,14 +16,19 @@ from privfair.deployment.envelopes import BEHIND, NO_TERMS, Envelope, text
 from privfair.deployment.memory import Remembered
 from privfair.deployment.plan import digest, terms_to_text
 from privfair.deployment.session import Session
-from privfair.messages import Counts, MeasureRequest, Request, Sealed
+from privfair.messages import Counts, MeasureRequest, Request, Sealed, TrainRequest
 from privfair.parts import Parts
 from privfair.replica import Replica
 from privfair.request_wire import encode_request
 from privfair.terms import Terms
 from privfair.wire import decode, encode
 
-CHANNELS = {"CountsRequest": "counts", "ScoresRequest": "predictions", "TrainRequest": "updates"}
+CHANNELS = {
+    "CountsRequest": "counts",
+    "ScoresRequest": "predictions",
+    "EmbeddingsRequest": "embeddings",
+    "TrainRequest": "updates",
+}
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."
 
@@ -86,9 +91,13 @@ class Work:
                 try:
                     self.replica.at(one)
                 except TooNoisy:
-                    self.memory = replace(self.memory, left=UNOPENED)
-                    self.keep()
-                    raise Declined(UNOPENED) from None
+                    raise self._left() from None
+
+    def _left(self) -> Declined:
+        """The refusal of a holder that leaves the run, which is written down."""
+        self.memory = replace(self.memory, left=UNOPENED)
+        self.keep()
+        return Declined(UNOPENED)
 
     def answer(self, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
@@ -106,6 +115,7 @@ class Work:
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
+            self._require_openable(request)
         self.memory = replace(self.memory, asked={**self.memory.asked, place: form})
         self.keep()  # before anything is released: the same request again gets the same answer, another one none
         if self.desk:
@@ -118,6 +128,19 @@ class Work:
         if channel == "counts":
             self.memory = replace(self.memory, counts=message)
         return message
+
+    def _require_openable(self, request: Request) -> None:
+        """Nothing, if the features of a training request can be opened; as for other sums, one that cannot is the last.
+
+        They are opened once: the client finds them opened when it trains.
+        """
+        if isinstance(request, TrainRequest):
+            try:
+                self.client.opened(request)
+            except TooNoisy:
+                raise self._left() from None
+            except InputError as error:  # it names what the server sent, and nothing of the records
+                raise Declined(f"The shared features are not the agreed ones: {error}") from None
 
     def _require_turn(self, channel: str, number: int | None) -> None:
         """Nothing, unless a later round has been answered already, as the folder or the ledger tell."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.fairness.cells import Cells
 from privfair.kernels.base import Kernel
+from privfair.kernels.feature_witness import FeatureWitness
 from privfair.kernels.parse import parse_kernel
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.grid_noise import ScoreNoise
@@ -57,6 +58,46 @@ class NoisyScores:
         return kernel if self.correction == "deconvolve" else kernel.convolve(self.noise.noise)
 
 
+Factors = dict[int, float]  # cell -> what μ of that cell is multiplied with
+Curve = Embedding | FeatureWitness  # a function of the score, with derivatives
+
+
+class Shared(Protocol):
+    """What clients know of all groups' scores in a round: scores themselves, or the means of features of them."""
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def counts(self) -> FloatArray:
+        """Records in each cell, over all clients."""
+        ...
+
+    @property
+    def domain(self) -> tuple[float, float] | None:
+        """The range of the scores, where it is known."""
+        ...
+
+    @property
+    def noisy(self) -> NoisyScores | None:
+        """How scores were made private, where it changes the kernel."""
+        ...
+
+    def scale(self, cell: int) -> float:
+        """2λ/P(A = a, C_j)."""
+        ...
+
+    def heard(self, cell: int) -> bool:
+        """Whether anything is known of a cell."""
+        ...
+
+    def curve(self, factors: Factors, kernel: Kernel) -> Curve:
+        """Σ_c factor_c·μ_c, where this kernel meets a score."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class SharedScores:
     """What the server broadcasts for a round: the scores of every cell, their weights, and the cells' sizes."""
@@ -74,14 +115,21 @@ class SharedScores:
         """2λ/P(A = a, C_j)."""
         return 2 * self.strength * self.records / float(self.counts[cell])
 
+    def heard(self, cell: int) -> bool:
+        """Whether anybody shared a score of a cell."""
+        return bool(self.scores[cell].size)
 
-Factors = dict[int, float]  # cell -> what μ of that cell is multiplied with
+    def curve(self, factors: Factors, kernel: Kernel) -> Embedding:
+        """Σ_c factor_c·(mean of κ(z, y) over the scores of cell c)."""
+        scores = np.concatenate([self.scores[c] for c in factors])
+        weights = np.concatenate([factor * self.weights[c] for c, factor in factors.items()])
+        return Embedding(kernel, scores, weights, domain=self.domain, tie=SAME_SCORE)
 
 
 class TrackedPenalty:
     """The per-example penalty of one round: Σ_e (coefficient of record i for e)·E_e(S_i) over a few embeddings E_e."""
 
-    def __init__(self, shared: SharedScores, cells: Cells) -> None:
+    def __init__(self, shared: Shared, cells: Cells) -> None:
         """Build the witness functions of all comparisons; two groups share one."""
         self.shared, self.cells = shared, cells
         self.kernel = parse_kernel(shared.kernel)
@@ -91,7 +139,7 @@ class TrackedPenalty:
         self.factors: list[Factors] = []
         self._users: list[dict[int, float]] = []  # for each embedding: the cells that use it, and with which sign
         for comparison in cells.comparisons:
-            present = [c for c in comparison.cells if shared.scores[c].size]
+            present = [c for c in comparison.cells if shared.heard(c)]
             if len(present) == 2:
                 first, second = present
                 self.factors.append({first: 1.0, second: -1.0})
@@ -102,19 +150,14 @@ class TrackedPenalty:
                     self._users.append({c: 1.0})
 
     @cached_property
-    def embeddings(self) -> list[Embedding]:
+    def embeddings(self) -> list[Curve]:
         """What meets the scores; built when first asked for, because not every engine evaluates it this way."""
-        return [self._embedding(factors) for factors in self.factors]
+        return [self.shared.curve(factors, self._on_scores) for factors in self.factors]
 
     @cached_property
     def paddings(self) -> list[Embedding | None]:
         """What takes back the padding of noisy messages, for each embedding."""
         return [self._padding(factors) for factors in self.factors]
-
-    def _embedding(self, factors: Factors) -> Embedding:
-        scores = np.concatenate([self.shared.scores[c] for c in factors])
-        weights = np.concatenate([factor * self.shared.weights[c] for c, factor in factors.items()])
-        return Embedding(self._on_scores, scores, weights, domain=self.shared.domain, tie=SAME_SCORE)
 
     def _padding(self, factors: Factors) -> Embedding | None:
         """What takes back the padding of noisy messages."""
@@ -126,6 +169,13 @@ class TrackedPenalty:
             return None
         middle = np.array([noisy.noise.middle])
         return Embedding(self._on_middle, middle, np.array([weight]), domain=self.shared.domain)
+
+    @property
+    def scores(self) -> SharedScores:
+        """What it is built from, where that is scores."""
+        if not isinstance(self.shared, SharedScores):
+            raise TypeError(f"no scores in {type(self.shared).__name__}")
+        return self.shared
 
     def coefficients(self, membership: NDArray[np.bool_]) -> FloatArray:
         """(embeddings, records): ±2λ/P(A = a_i, C_j) where the record's cell uses the embedding, else 0."""
@@ -144,7 +194,7 @@ class TrackedPenalty:
 
 
 def weighted_sum(
-    embeddings: Sequence[Embedding | None], scores: FloatArray, coefficients: FloatArray, order: int
+    embeddings: Sequence[Curve | None], scores: FloatArray, coefficients: FloatArray, order: int
 ) -> FloatArray:
     """Σ_e c_e·E_e⁽ᵒʳᵈᵉʳ⁾ at each score; a missing embedding is 0."""
     total = np.zeros_like(scores)
@@ -155,7 +205,7 @@ def weighted_sum(
 
 
 @lru_cache(maxsize=4)
-def tracked_penalty(shared: SharedScores, cells: Cells) -> TrackedPenalty:
+def tracked_penalty(shared: Shared, cells: Cells) -> TrackedPenalty:
     """The penalty of a broadcast, built once for all clients of this process."""
     return TrackedPenalty(shared, cells)
 

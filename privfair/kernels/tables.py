@@ -131,12 +131,18 @@ class ScoreTable:
         self.cells_per_unit = cells / length
         self.error = _interpolation_error(bound, h)
         self.slope_error = 2 * n**2 / h * self.error
-        points = _chebyshev_points(n)
-        centres = low + h * (np.arange(cells) + 0.5)
-        values = function((centres[:, None] + h / 2 * points).reshape(-1)).reshape(cells, n)
-        monomials = np.linalg.solve(np.vander(points, increasing=True), values.T)
         # row k: coefficient of t^k, t in [−1, 1] on the cell; the derivatives are polynomials on the same cells
-        self._rows = {0: np.ascontiguousarray(monomials)}
+        self._rows = {0: cell_polynomials(lambda x: function(x)[:, None], low, high, cells)[..., 0]}
+
+    @classmethod
+    def of_rows(cls, rows: FloatArray, low: float, high: float) -> ScoreTable:
+        """A table of known coefficients (powers, cells); whoever made them knows their error."""
+        table = cls.__new__(cls)
+        table.low, table.high, table.cells = low, high, rows.shape[1]
+        table.cells_per_unit = table.cells / (high - low)
+        table.error = table.slope_error = math.nan
+        table._rows = {0: rows}
+        return table
 
     def contains(self, x: FloatArray) -> NDArray[np.bool_]:
         """Which points the table covers."""
@@ -162,6 +168,18 @@ class ScoreTable:
             slope = lower[1:] * powers * (2 * self.cells_per_unit)
             self._rows[order] = slope if len(slope) else np.zeros_like(lower)
         return self._rows[order]
+
+
+def cell_polynomials(functions: Callable[[FloatArray], FloatArray], low: float, high: float, cells: int) -> FloatArray:
+    """(powers, cells, functions): polynomials in the place −1 … 1 within equal cells, through their Chebyshev points.
+
+    `functions` gives (points, functions).
+    """
+    points, h = _chebyshev_points(NODES), (high - low) / cells
+    centres = low + h * (np.arange(cells) + 0.5)
+    values = functions((centres[:, None] + h / 2 * points).reshape(-1)).reshape(cells, NODES, -1)
+    monomials = np.linalg.solve(np.vander(points, increasing=True), values.transpose(1, 0, 2).reshape(NODES, -1))
+    return np.ascontiguousarray(monomials.reshape(NODES, cells, -1))
 
 
 def horner_columns(table: FloatArray, column: NDArray[np.intp], x: FloatArray) -> FloatArray:

@@ -153,6 +153,10 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
     if config.run.reproducible_noise:
         remedy = "Whoever knows the seed can take seeded noise off again."
         raise InputError("run.reproducible_noise", f"must be false for {dataset!r}, which has a budget", True, remedy)
+    if config.privacy.distributed_noise:
+        rule = f"must be false for {dataset!r}, which has a budget"
+        remedy = "The ledger would count the noise of the sum, and the server with one client sees less of it."
+        raise InputError("privacy.distributed_noise", rule, True, remedy)
     if schema.inferred:
         remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."
         raise InputError("data", f"must have a declared schema for {dataset!r}, which has a budget", "inferred", remedy)

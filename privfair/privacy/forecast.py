@@ -11,6 +11,7 @@ from accountant.spending import Spend
 from privfair.interfaces import ServerState
 from privfair.messages import (
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     LocalWork,
     Request,
@@ -44,6 +45,10 @@ def planned_spends(
                 if quotas.any():
                     release = ScoreRelease(terms.sharing.noise, rates)
                     add(client, ScoresRequest(number, state.model, quotas, release))
+        if terms.embedding is not None:
+            for client in terms.embedding.asked(terms.records):
+                cells = terms.embedding.cells[client]
+                add(client, EmbeddingsRequest(number, state.model, cells, terms.embedding.noise))
         local: LocalWork = plan.work(number, 0.0)
         for client in plan.cohort(number, state.clients):
             if terms.records[client] > 0:

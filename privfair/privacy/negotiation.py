@@ -81,23 +81,37 @@ class PrivateCounts:
         steps = self.planner.steps(rate)
         if not work.shares_scores or config.predictions == "none":
             return Sampling(rate, steps, None, None)
-        quotas = self._quotas(np.where(cells >= least, cells, 0))
-        return Sampling(rate, steps, quotas, self._rates(quotas, cells))
+        if work.embedding is not None:
+            return Sampling(rate, steps, (cells >= least).astype(np.int64), None)
+        heard = np.where(cells >= least, cells, 0)
+        one_rate = self._one_rate(heard)
+        quotas = self._quotas(heard, one_rate)
+        return Sampling(rate, steps, quotas, self._rates(quotas, cells, one_rate))
 
-    def _quotas(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _one_rate(self, counts: NDArray[np.int64]) -> float | None:
+        """The rate of all groups, if they have one: configured, or so that as many scores are shared in all."""
+        config = self.planner.config
+        if config.prediction_rate is not None or not config.equalise_groups or not counts.any():
+            return config.prediction_rate
+        groups = int(counts.any(axis=0).sum())
+        return min(1.0, groups * self.planner.work.samples / float(counts.sum()))
+
+    def _quotas(self, counts: NDArray[np.int64], rate: float | None) -> NDArray[np.int64]:
         """How many scores a client's message has for each cell: at least one where the cell takes part."""
-        rate = self.planner.config.prediction_rate
+        config = self.planner.config
+        if rate is not None and config.equalise_groups and config.counts == "public":
+            few: NDArray[np.int64] = np.floor(rate * counts).astype(np.int64)
+            return few  # at least one would be a higher rate where there are few records
         if rate is not None:
             planned = np.rint(rate * counts).astype(np.int64)
         else:
             planned = largest_remainder_quotas(counts, self.planner.work.samples)
         return np.where(counts > 0, np.maximum(planned, 1), 0)
 
-    def _rates(self, quotas: NDArray[np.int64], counts: NDArray[np.int64]) -> FloatArray | None:
+    def _rates(self, quotas: NDArray[np.int64], counts: NDArray[np.int64], one_rate: float | None) -> FloatArray | None:
         """How likely a record is to be in the message; None with public counts, where exactly `quotas` are drawn."""
-        config = self.planner.config
-        if config.counts == "public":
+        if self.planner.config.counts == "public":
             return None
-        if config.prediction_rate is not None:
-            return np.where(quotas > 0, config.prediction_rate, 0.0)
+        if one_rate is not None:
+            return np.where(quotas > 0, one_rate, 0.0)
         return np.minimum(1.0, quotas / np.maximum(counts, 1))

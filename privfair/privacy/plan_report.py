@@ -14,7 +14,7 @@ from privfair.fairness.pooling import standard_error
 from privfair.privacy.by_pld import by_pld
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import update_event
-from privfair.terms import Terms
+from privfair.terms import PrivateEmbedding, Terms
 
 
 def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any]:
@@ -37,11 +37,21 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
         rates = s.quotas / np.maximum(terms.cells, 1) if s.rates is None else s.rates
         used = rates[s.quotas > 0]
         span = f"{used.min():.3g}" if np.ptp(used) < 1e-9 else f"{used.min():.3g} to {used.max():.3g}"
-        channel = planner.prediction_channel(terms)
+        channel = planner.fairness_channel(terms)
         add(
             "predictions",
             f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}",
             f"{rounds} × {int(s.quotas.sum())} scores, rate {span}",
+            channel.event if channel else Nothing(),
+            rounds,
+        )
+    if terms.embedding is not None:
+        e, channel = terms.embedding, planner.fairness_channel(terms)
+        add(
+            "embeddings",
+            f"gaussian, {e.noise.multiplier:.3g} × the part of one record"
+            + (f", by {e.noise.shares} clients together" if e.noise.shares > 1 else ""),
+            f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records",
             channel.event if channel else Nothing(),
             rounds,
         )
@@ -70,11 +80,17 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
             f"and has room for {spare} of each client and channel lost in a crash."
         )
+    if privacy.equalise_groups and terms.sharing is not None:
+        scores = terms.sharing.quotas.sum(axis=0)
+        lines.append(
+            f"One rate for all groups, and one ε: a round shows {int(scores.min())} scores of the smallest and "
+            f"{int(scores.max())} of the largest, not {planner.work.samples} of each."
+        )
     left_out = int(np.count_nonzero(terms.records == 0))
     if left_out:
         lines.append(f"Clients with a released count below {terms.least}, which take no part: {left_out}.")
-    if terms.sharing is not None:
-        lines.append(_expected_error(terms, planner.cells))
+    if terms.fairness_noise is not None:
+        lines.append(_expected_error(terms, planner))
         heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())
         lines.append(
             f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
@@ -83,17 +99,37 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
     return lines
 
 
-def _expected_error(terms: Terms, cells: Cells) -> str:
+def _expected_error(terms: Terms, planner: Planner) -> str:
     """The error of the gap between groups as one round's messages show it."""
+    if terms.embedding is not None and planner.work.embedding is not None:
+        shared, unit = terms.embedding, planner.work.embedding.unit
+        heard = [c for c in range(len(planner.cells)) if shared.cells[:, c].any()]
+        worst = _worst_pair({c: unit.slope_noise * sum_error(terms, shared, c) for c in heard}, planner.cells)
+        return (
+            f"Expected fairness error: noise moves the slope C′ of a round's penalty by ±{worst:.3g} (root mean square "
+            f"over scores), the features that are left out by {2 * unit.features.slope_error:.2g} at most, and by far "
+            "less where scores are spread smoothly."
+        )
     if terms.sharing is None:
         return ""
+    sharing = terms.sharing
+    heard = [c for c in range(len(planner.cells)) if sharing.quotas[:, c].any()]
+    worst = _worst_pair({c: standard_error(terms, sharing, c) for c in heard}, planner.cells)
+    return f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
+
+
+def sum_error(terms: Terms, shared: PrivateEmbedding, cell: int) -> float:
+    """The noise of a cell's mean vector, on each coordinate: √(clients)·(σ of one's noise) over the records."""
+    takes = shared.cells[:, cell] > 0
+    noisy = len(shared.asked(terms.records)) if shared.noise.shares > 1 else int(takes.sum())
+    return shared.noise.multiplier * math.sqrt(noisy / shared.noise.shares) / float(terms.cells[takes, cell].sum())
+
+
+def _worst_pair(errors: dict[int, float], cells: Cells) -> float:
+    """The largest error of a difference of two groups."""
     worst = 0.0
     for comparison in cells.comparisons:
-        errors = sorted(
-            standard_error(terms, terms.sharing, cell)
-            for cell in comparison.cells
-            if terms.sharing.quotas[:, cell].any()
-        )
-        if len(errors) > 1:
-            worst = max(worst, math.hypot(errors[-1], errors[-2]))
-    return f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
+        found = sorted(errors[cell] for cell in comparison.cells if cell in errors)
+        if len(found) > 1:
+            worst = max(worst, math.hypot(found[-1], found[-2]))
+    return worst

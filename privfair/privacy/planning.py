@@ -32,18 +32,20 @@ from privfair.fairness.cells import Cells
 from privfair.kernels.parse import parse_kernel
 from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
 from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
+from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld, calibrated_factor
-from privfair.privacy.pricing import COUNTS, EVALUATION, PREDICTIONS, UPDATES, update_event
+from privfair.privacy.dearest import dearest_scores
+from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES, update_event
 from privfair.privacy.workload import Sampling, Workload
-from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
+from privfair.terms import Claim, PrivateEmbedding, PrivateUpdates, Sharing, Terms
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
 # Two phases, PLD target: by RDP the rest costs at most so many times its ε, so that RDP has a bound as well.
 LOOSER = 1.2
 
 
-Noise = tuple[ScoreNoise | None, float | None]  # of scores, and the noise multiplier of updates
+Fairness = ScoreNoise | VectorNoise  # noise of what is shared for fairness: scores, or sums of features
+Noise = tuple[Fairness | None, float | None]  # of that, and the noise multiplier of updates
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Planner:
         """Whether the plan is fixed before the first release; public counts are known to everybody beforehand."""
         c = self.config
         updates = c.updates == "none" or c.sampling_rate is not None
-        scores = not self._noisy_scores or c.prediction_rate is not None
+        scores = not self._noisy_scores or c.prediction_rate is not None or self.work.embedding is not None
         return c.counts == "public" or (updates and scores)
 
     @property
@@ -108,7 +110,7 @@ class Planner:
 
     # ---- the channels of the worst record
 
-    def _fixed(self) -> list[Channel]:
+    def fixed(self) -> list[Channel]:
         """Counts and evaluation, whose noise is settled first."""
         channels = []
         if self.count_noise is not None:
@@ -119,58 +121,38 @@ class Planner:
             channels.append(Channel(EVALUATION, event, 1 + self.config.retries, fixed=True))
         return channels
 
+    def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
+        """What is shared for fairness in all rounds, for the record that pays most for it."""
+        if isinstance(noise, VectorNoise):
+            # a record is in the sum of each of its cells, and all cost the same
+            events: tuple[Event, ...] = (noise.event(self.adjacency),)
+            events *= self.cells.attributes * self.cells.notion.sets_of_a_record
+            event = events[0] if len(events) == 1 else Composed(events)
+            return Channel(EMBEDDINGS, event, self.work.rounds + self.config.retries, fixed=fixed)
+        return self._score_channel(sampling, noise, fixed=fixed)
+
     def _score_channel(self, sampling: Sampling, noise: ScoreNoise, *, fixed: bool) -> Channel | None:
         """The scores of all rounds, for a record of the cells with the highest rates."""
         if sampling.quotas is None:
             return None
-        events = []
-        for attribute in range(self.cells.attributes):
-            events += self._dearest_cells(attribute, sampling, noise)
+        rate = self.config.prediction_rate if self.adjacency is Adjacency.ADD_OR_REMOVE else None
+        events = dearest_scores(self.cells, sampling, noise, rate, self.public_counts)
         event = events[0] if len(events) == 1 else Composed(tuple(events))
         return Channel(PREDICTIONS, event, self.work.rounds + self.config.retries, fixed=fixed)
-
-    def _dearest_cells(self, attribute: int, sampling: Sampling, noise: ScoreNoise) -> list[Event]:
-        """What a record pays for this attribute: its dearest cell, or one of every set where sets overlap."""
-        by_set = []
-        for comparison in self.cells.comparisons:
-            if comparison.attribute == attribute:
-                costs = [self._cell_event(cell, sampling, noise) for cell in comparison.cells]
-                by_set += [max((c for c in costs if c[0] > 0), key=lambda c: c[0], default=(0.0, Nothing()))]
-        if self.cells.notion.sets_of_a_record == 1:
-            by_set = [max(by_set, key=lambda c: c[0])]
-        return [event for _, event in by_set]
-
-    def _cell_event(self, cell: int, sampling: Sampling, noise: ScoreNoise) -> tuple[float, Event]:
-        """(rate, event) of the client whose records of this cell are sampled at the highest rate.
-
-        A configured rate is paid for whether or not the cell turns out large enough: the plan was fixed before that.
-        """
-        configured = self.config.prediction_rate
-        if configured is not None and self.adjacency is Adjacency.ADD_OR_REMOVE:
-            return configured, poisson_scores_event(configured, noise)
-        quotas = np.zeros(0) if sampling.quotas is None else sampling.quotas[:, cell]
-        if not quotas.any():
-            return 0.0, Nothing()
-        if sampling.rates is not None:
-            rate = float(sampling.rates[quotas > 0, cell].max())
-            return rate, poisson_scores_event(rate, noise)
-        counts = quotas if self.public_counts is None else self.public_counts[:, cell]
-        rates = np.where(quotas > 0, quotas / np.maximum(counts, 1), 0.0)
-        k = int(np.argmax(rates))
-        return float(rates[k]), fixed_scores_event(int(quotas[k]), int(counts[k]), noise)
 
     def _update_channel(self, sampling: Sampling, multiplier: float, *, fixed: bool) -> Channel:
         event = update_event(sampling.sampling_rate, multiplier, self.adjacency)
         trainings = self.work.most_trainings + self.config.retries
         return Channel(UPDATES, event, trainings * sampling.steps, fixed=fixed)
 
-    def prediction_channel(self, terms: Terms) -> Channel | None:
-        """What the scores of all rounds cost the record that pays most for them, under these terms."""
-        if terms.sharing is None:
+    def fairness_channel(self, terms: Terms) -> Channel | None:
+        """What fairness costs over all rounds the record that pays most for it, under these terms."""
+        if terms.fairness_noise is None:
             return None
         public = None if self.config.counts != "public" else terms.cells
-        sampling = Sampling(1.0, 1, terms.sharing.quotas, terms.sharing.rates)
-        return replace(self, public_counts=public)._score_channel(sampling, terms.sharing.noise, fixed=True)
+        shared = terms.sharing
+        sampling = Sampling(1.0, 1, None, None) if shared is None else Sampling(1.0, 1, shared.quotas, shared.rates)
+        return replace(self, public_counts=public)._fairness_channel(sampling, terms.fairness_noise, fixed=True)
 
     def terms_beforehand(self, clients: int) -> Terms:
         """The terms as far as they are known before counts: all of one phase, the counts alone of two."""
@@ -193,9 +175,12 @@ class Planner:
         `noise`: what somebody else found to meet it. It is not searched for again, but held against the target.
         """
         scores, multiplier, claim = self.calibrated(sampling) if noise is None else self._checked(sampling, *noise)
-        sharing, updates = None, None
+        sharing, embedding, updates = None, None, None
         if scores is not None and sampling.quotas is not None:
-            sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
+            if isinstance(scores, VectorNoise):
+                embedding = PrivateEmbedding(scores, sampling.quotas)
+            else:
+                sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
         if multiplier is not None:
             updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, self.config.max_grad_norm)
         return Terms(
@@ -203,6 +188,7 @@ class Planner:
             cells=cells,
             least=least,
             sharing=sharing,
+            embedding=embedding,
             updates=updates,
             counting=self.count_noise,
             count_releases=self.count_releases,
@@ -239,7 +225,9 @@ class Planner:
         if self.one_phase and c.counts != "public":
             self.calibrated(self._configured())
             return
-        if self._noisy_scores and c.predictions != "none":
+        if self._noisy_scores and self.work.embedding is not None:
+            self.work.embedding.noise(c.prediction_noise or 100.0)
+        elif self._noisy_scores and c.predictions != "none":
             low, high = self._require_range()
             self._require_kernel(ScoreNoise(c.predictions, c.prediction_noise or 1e-3 * (high - low), low, high))
         if c.updates != "none" and c.noise_multiplier is None:
@@ -249,26 +237,30 @@ class Planner:
         if c.epsilon is not None:
             self._left()
 
-    def calibrated(self, sampling: Sampling) -> tuple[ScoreNoise | None, float | None, Claim]:
-        """Noise of scores and noise multiplier of updates that meet the target with these rates, and what it costs."""
-        scores = self._score_noise(sampling)
-        if scores is not None:
+    def calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
+        """Noise for fairness and noise multiplier of updates that meet the target with these rates, and the claim."""
+        scores = self._fairness_noise(sampling)
+        if isinstance(scores, ScoreNoise):
             self._require_kernel(scores)
         multiplier = self._multiplier(sampling, scores)
-        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+        return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
 
     def _checked(
-        self, sampling: Sampling, scores: ScoreNoise | None, multiplier: float | None
-    ) -> tuple[ScoreNoise | None, float | None, Claim]:
+        self, sampling: Sampling, scores: Fairness | None, multiplier: float | None
+    ) -> tuple[Fairness | None, float | None, Claim]:
         """The noise and its claim, if it is of the planned kind, as given where it is given, and within the target."""
         c, kind = self.config, self.config.predictions
         if (scores is not None) != (self._noisy_scores and kind != "none") or (multiplier is None) != (
             c.updates == "none"
         ):
             raise InputError("noise", "must be on the planned channels", "another")
-        if scores is not None and kind != "none":
+        if isinstance(scores, VectorNoise):
+            plan = self.work.embedding
+            if plan is None or scores != plan.noise(c.prediction_noise or scores.multiplier):
+                raise InputError("noise of features", "must be as planned", scores)
+        elif scores is not None and kind != "none":
             low, high = self._require_range()
-            if scores != ScoreNoise(kind, c.prediction_noise or scores.scale, low, high):
+            if self.work.embedding or scores != ScoreNoise(kind, c.prediction_noise or scores.scale, low, high):
                 raise InputError("noise of scores", "must be as planned", scores)
             self._require_kernel(scores)
         if multiplier is not None and not (multiplier > 0 and c.noise_multiplier in (None, multiplier)):
@@ -277,28 +269,32 @@ class Planner:
             c.prediction_noise if scores else 0.0, c.noise_multiplier if multiplier else 0.0
         ):  # fmt: skip
             raise InputError("privacy.epsilon", "must be given where noise is not", None)
-        return scores, multiplier, self._claim(self._rest(sampling, scores, multiplier))
+        return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
 
-    def _rest(self, sampling: Sampling, scores: ScoreNoise | None, multiplier: float | None) -> list[Channel]:
-        """Scores and updates with their noise, fixed."""
+    def rest(self, sampling: Sampling, scores: Fairness | None, multiplier: float | None) -> list[Channel]:
+        """Fairness and updates with their noise, fixed."""
         channels = []
         if scores is not None:
-            found = self._score_channel(sampling, scores, fixed=True)
+            found = self._fairness_channel(sampling, scores, fixed=True)
             channels += [found] if found else []
         if multiplier is not None:
             channels.append(self._update_channel(sampling, multiplier, fixed=True))
         return channels
 
-    def _score_noise(self, sampling: Sampling) -> ScoreNoise | None:
-        """Of scores: given, or from their share of ε; all that is left where updates have no noise to calibrate."""
-        c, kind = self.config, self.config.predictions
+    def _fairness_noise(self, sampling: Sampling) -> Fairness | None:
+        """For fairness: given, or from its share of ε; all that is left where updates have no noise to calibrate."""
+        c, kind, plan = self.config, self.config.predictions, self.work.embedding
         if not self._noisy_scores or kind == "none":
             return None
-        low, high = self._require_range()
+        start: Fairness
+        if plan is not None:
+            start = plan.noise(c.prediction_noise or 1.0)
+        else:
+            low, high = self._require_range()
+            start = ScoreNoise(kind, c.prediction_noise or high - low, low, high)
         if c.prediction_noise is not None:
-            return ScoreNoise(kind, c.prediction_noise, low, high)
-        start = ScoreNoise(kind, high - low, low, high)
-        channel = self._score_channel(sampling, start, fixed=False)
+            return start
+        channel = self._fairness_channel(sampling, start, fixed=False)
         target = self._target("prediction_noise")
         if channel is None or channel.event == Nothing():
             return start  # no cell is large enough to be heard
@@ -308,7 +304,11 @@ class Planner:
             )
             factor = self._factor([channel, *others])
         else:
-            factor = calibrated_factor([channel], c.prediction_share * target, c.delta, c.target_method)
+            # noise on sums disturbs far less than noise on scores: they can do with less of ε
+            share = c.prediction_share or (0.5 if plan is None else 0.3)
+            factor = calibrated_factor([channel], share * target, c.delta, c.target_method)
+        if isinstance(start, VectorNoise):
+            return start.with_event_scale(start.event().noise_scale * factor)
         return start.with_grid_scale(start.grid_scale * factor)
 
     def _require_range(self) -> tuple[float, float]:
@@ -322,7 +322,7 @@ class Planner:
         if self.config.kernel_correction == "deconvolve":
             parse_kernel(self.work.kernel).deconvolve(noise.noise)
 
-    def _multiplier(self, sampling: Sampling, scores: ScoreNoise | None) -> float | None:
+    def _multiplier(self, sampling: Sampling, scores: Fairness | None) -> float | None:
         """Of updates: given, or what the target leaves."""
         c = self.config
         if c.updates == "none":
@@ -330,7 +330,7 @@ class Planner:
         if c.noise_multiplier is not None:
             return c.noise_multiplier
         self._target("noise_multiplier")
-        channels = [self._update_channel(sampling, 1.0, fixed=False), *self._rest(sampling, scores, None)]
+        channels = [self._update_channel(sampling, 1.0, fixed=False), *self.rest(sampling, scores, None)]
         return self._factor(channels)
 
     def _factor(self, channels: list[Channel]) -> float:
@@ -338,7 +338,7 @@ class Planner:
         c = self.config
         epsilon, delta = self._left()
         if self.one_phase:
-            return calibrated_factor([*self._fixed(), *channels], epsilon, delta, c.target_method)
+            return calibrated_factor([*self.fixed(), *channels], epsilon, delta, c.target_method)
         factor = calibrated_factor(channels, epsilon, delta, c.target_method)
         if c.target_method == "pld":
             factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
@@ -349,7 +349,7 @@ class Planner:
         epsilon, delta = self._target("epsilon"), self.config.delta
         if self.one_phase:
             return epsilon, delta
-        price, share = self._price_of_first_phase("pld")
+        price, share = self.price_of_first_phase("pld")
         if price >= epsilon:
             remedy = "Give counts and evaluation more noise or a smaller share."
             raise InputError(
@@ -357,9 +357,9 @@ class Planner:
             )
         return epsilon - price, delta - share
 
-    def _price_of_first_phase(self, method: Method) -> tuple[float, float]:
+    def price_of_first_phase(self, method: Method) -> tuple[float, float]:
         """(ε, δ) of the channels that are settled before the counts are known."""
-        fixed = Composed(tuple(channel.total for channel in self._fixed()))
+        fixed = Composed(tuple(channel.total for channel in self.fixed()))
         pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
         share = 0.0 if pure else self.config.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
@@ -367,7 +367,7 @@ class Planner:
     def _claim(self, rest: list[Channel]) -> Claim:
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
         c = self.config
-        together = Composed(tuple(channel.total for channel in [*self._fixed(), *rest]))
+        together = Composed(tuple(channel.total for channel in [*self.fixed(), *rest]))
         if (self.work.shares_scores and c.predictions == "none") or c.updates == "none":
             return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
         if self.one_phase:

@@ -14,6 +14,7 @@ from privfair.fairness.cells import Cells
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
 from privfair.messages import (
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     MeasureRequest,
     PrivateWork,
@@ -24,6 +25,7 @@ from privfair.messages import (
 )
 
 COUNTS, PREDICTIONS, UPDATES, EVALUATION, MEASURES = "counts", "predictions", "updates", "evaluation", "measures"
+EMBEDDINGS = "embeddings"
 
 
 def update_event(sampling_rate: float, noise_multiplier: float, adjacency: Adjacency) -> Event:
@@ -70,6 +72,8 @@ class PriceList:
                 return COUNTS, None
             case ScoresRequest():
                 return PREDICTIONS, request.round
+            case EmbeddingsRequest():
+                return EMBEDDINGS, request.round
             case TrainRequest():
                 return UPDATES, request.round
             case MeasureRequest():
@@ -84,6 +88,8 @@ class PriceList:
                 return (self._row(request, self._counts(request)),)
             case ScoresRequest():
                 return self._scores(request)
+            case EmbeddingsRequest():
+                return self._embeddings(request)
             case TrainRequest():
                 return (self._training(request),)
             case MeasureRequest():
@@ -112,6 +118,14 @@ class PriceList:
         if release.rates is not None:
             return poisson_scores_event(float(release.rates[cell]), release.noise)
         return fixed_scores_event(quota, int(self.cell_counts[cell]), release.noise)
+
+    def _embeddings(self, request: EmbeddingsRequest) -> tuple[Spend, ...]:
+        """One row for each asked cell: every record of it is in the sum."""
+        if request.release is None:
+            return (self._row(request, NotPrivate()),)
+        event = request.release.event(self.adjacency)
+        rows = [self._row(request, event, group=self.labels[cell]) for cell in np.flatnonzero(request.cells)]
+        return tuple(rows) or (self._row(request, Nothing()),)
 
     def _training(self, request: TrainRequest) -> Spend:
         work = request.work

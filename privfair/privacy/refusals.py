@@ -43,6 +43,12 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if algorithm.measures:
         rule = f"must send nothing without noise, and {name} sends local figures ({', '.join(algorithm.measures)})"
         raise InputError("federation.method", rule, name, remedy)
+    if config.privacy.distributed_noise and config.fairness.tracker != "embedding":
+        raise InputError("privacy.distributed_noise", "is for the embedding tracker only", True)
+    if config.privacy.smallest_cohort is not None and not config.privacy.distributed_noise:
+        raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
+    if config.fairness.tracker == "embedding":
+        _require_gaussian_sums(config)
     if config.privacy.evaluation != "none" and task != "binary":
         rule = "must be none for regression: it counts decisions"
         raise InputError("privacy.evaluation", rule, config.privacy.evaluation)
@@ -56,3 +62,17 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if federation.optimizer == "scaffold":
         rule = "must not be scaffold: control variates are a second message of every client, and have no price"
         raise InputError("federation.optimizer", rule, "scaffold", "Use fedavg, fedprox, fedadam or fedavgm.")
+
+
+def _require_gaussian_sums(config: Config) -> None:
+    """Nothing, unless options are set that sums of features have no use for."""
+    privacy = config.privacy
+    if privacy.predictions == "laplace":
+        rule = "must be gaussian for the embedding tracker: vectors are bounded in Euclidean length"
+        raise InputError("privacy.predictions", rule, "laplace")
+    if privacy.prediction_rate is not None:
+        rule = "must not be set for the embedding tracker: the features of every record are in the sum"
+        raise InputError("privacy.prediction_rate", rule, privacy.prediction_rate)
+    if privacy.kernel_correction != "none":
+        rule = "must be none for the embedding tracker: its noise does not change the kernel"
+        raise InputError("privacy.kernel_correction", rule, privacy.kernel_correction)

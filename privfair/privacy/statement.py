@@ -18,6 +18,7 @@ from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.privacy.books import Books
 from privfair.privacy.by_pld import pld_or_rdp
+from privfair.privacy.collusion import collusion
 from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import PriceList
@@ -59,7 +60,7 @@ def statement(
     head = books.ledger.head()
     return {
         "private": not (unbounded or beyond or books.seeded or schema.inferred),
-        "claim": _claim(books, schema, unbounded, beyond),
+        "claim": _claim(books, schema, unbounded, beyond, shared=terms.noise_is_shared),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "epsilon_of": "plan" if by_plan else "releases",
         "delta": delta,
@@ -69,6 +70,7 @@ def statement(
         "target": {"epsilon": config.privacy.epsilon, "method": config.privacy.target_method},
         "plan": "two phases" if claim.two_phases else "one phase",
         "unbounded": unbounded,
+        "collusion": collusion(terms, planner),
         "by_client": _table(accountant.by_client(delta), lambda name, m: accountant.epsilon(delta, m, client=name)),
         "by_group": _table(accountant.by_group(delta), lambda name, m: accountant.epsilon(delta, m, group=name)),
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
@@ -111,8 +113,7 @@ def total_epsilon(
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = config.privacy.delta
-    silent = terms.sharing is not None and not terms.sharing.quotas[terms.records > 0].all()
-    by_plan = (claim.two_phases or silent or absent) and math.isfinite(claim.pld)
+    by_plan = (claim.two_phases or terms.silent or absent) and math.isfinite(claim.pld)
     if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
         pld = pld_or_rdp(partial(accountant.epsilon, delta))
         return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
@@ -147,6 +148,18 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "scores_per_round": int(s.quotas.sum()),
             "sampling_rate": None if not rates else {"least": rates[0], "most": rates[-1]},
         }
+    if terms.embedding is not None:
+        e = terms.embedding.noise
+        found["embeddings"] = {
+            "mechanism": "gaussian",
+            "scale": e.multiplier,
+            "unit": "the largest contribution of one record",
+            "features": e.count,
+            "grid_step": 1 / e.steps,
+            "shares": e.shares,
+            "vectors_per_round": int(terms.embedding.cells.sum()),
+            "sampling_rate": None,
+        }
     if terms.updates is not None:
         u = terms.updates
         found["updates"] = {
@@ -168,6 +181,9 @@ def objective(config: Config, terms: Terms) -> str:
         return "the task loss alone"
     notion = fairness.notion if ":" in fairness.notion else fairness.notion.replace("_", " ")
     name = f"{fairness.strength:g} × MMD² of {notion} under the kernel {fairness.kernel}"
+    if fairness.tracker == "embedding":
+        count = "" if terms.embedding is None else f"{terms.embedding.noise.count} "
+        return f"task loss + {name}, by the means of {count}features of all scores; their noise does not change it"
     if terms.sharing is None:
         return f"task loss + {name}"
     s = terms.sharing
@@ -181,7 +197,7 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str]) -> str:
+def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str], *, shared: bool) -> str:
     if beyond:
         return f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
     if unbounded:
@@ -192,6 +208,11 @@ def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Seque
         return (
             "The ε below is that of a schema known beforehand. Here it was read off the records, one of which can move "
             "the features of all others: declare it (data.schema) for a claim."
+        )
+    if shared:
+        return (
+            "For every record of every client, everything that anybody can read is (ε, δ)-differentially private, as "
+            "long as the server and a client do not pool what they see; if they do, the larger ε holds (collusion)."
         )
     return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
 
@@ -271,7 +292,7 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
         "Time: how long a client takes to answer. Rounding: the last bits of a record's score can depend on how many "
         "records are evaluated with it.",
-        "Facts about a client as a whole: the server sees its noisy scores and counts.",
+        f"Facts about a client as a whole: the server sees its noisy {_seen(config)}.",
         "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
         "(not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: integer noise."
         if not books.seeded
@@ -286,6 +307,13 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
     if not books.ledger.dataset(books.dataset).fingerprint:
         found.append(f"The ledger knows the data by the name {books.dataset!r} only, not by a fingerprint.")
     return found
+
+
+def _seen(config: Config) -> str:
+    """What the server can read of every single client."""
+    if config.fairness.tracker == "embedding":
+        return "counts" if config.scheme != "plain" else "sums of features and counts"
+    return "scores and counts"
 
 
 def _number(value: float) -> float | None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
+from privfair.fairness.embedding import EmbeddingPlan
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Workload:
     most_trainings: int  # rounds in which the busiest client trains
     score_range: tuple[float, float] | None
     kernel: str = "energy"
+    embedding: EmbeddingPlan | None = None  # None: scores are shared, not features of them
 
 
 @dataclass(frozen=True)
@@ -30,5 +32,5 @@ class Sampling:
 
     sampling_rate: float
     steps: int
-    quotas: NDArray[np.int64] | None  # (clients, cells)
+    quotas: NDArray[np.int64] | None  # (clients, cells); of features 1 or 0
     rates: FloatArray | None  # (clients, cells); None: no scores, or public counts

@@ -42,6 +42,7 @@ def spent(found: dict, noise: float = 1.0, rounds: float = 1.0) -> float:
         ("--predictions", "laplace", "--counts", "gaussian", "--conditioning-sets", "2"),
         ("--counts", "public", "--rounds", "20"),
         ("--updates", "unused", "--score-range", "2", "--rounds", "1"),
+        ("--tracker", "embedding", "--conditioning-sets", "2", "--rounds", "10"),
     ],
 )
 def test_the_noise_meets_the_target_from_below(choice):
@@ -68,6 +69,15 @@ def test_public_counts_are_accounted_under_replace_one():
     assert found["channels"]["predictions"]["event"]["kind"] == "fixed-size-sampled"
     private = answer("--method", "rdp")
     assert found["channels"]["updates"]["noise_scale"] > private["channels"]["updates"]["noise_scale"]
+
+
+def test_sums_of_features_are_not_sampled_and_bounded_by_one_record():
+    found = answer("--method", "rdp", "--tracker", "embedding", "--rounds", "10")["channels"]
+    assert set(found) == {"updates", "embeddings", "counts"}
+    assert (found["embeddings"]["rate"], found["embeddings"]["releases"]) == (1.0, 10)
+    assert found["embeddings"]["sensitivity"] == pytest.approx(1 + 4 / 1024)  # of 64 features on 1024 steps
+    public = answer("--method", "rdp", "--tracker", "embedding", "--rounds", "10", "--counts", "public")["channels"]
+    assert public["embeddings"]["sensitivity"] == pytest.approx(2 + 8 / 1024)
 
 
 def test_a_fixed_channel_keeps_its_noise():
@@ -99,6 +109,7 @@ def test_the_tables_for_people(monkeypatch):
     [
         (("--updates", "none"), "updates must have noise to meet a target; found 'none'. A channel without noise"),
         (("--predictions", "none"), "predictions must have noise"),
+        (("--tracker", "embedding", "--predictions", "laplace"), "must be gaussian for the embedding tracker"),
         (("--updates", "unused", "--predictions", "unused", "--counts", "public"), "at least one channel"),
         (("--sampling-rate", "64"), "It is a probability, not a batch size."),
         (("--counts", "public", "--samples-rate", "0"), "--samples-rate must be in (0, 1]"),

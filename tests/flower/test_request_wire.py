@@ -10,13 +10,16 @@ import pytest
 from safetensors.numpy import load, save
 
 from accountant.errors import InputError
+from privfair.fairness.embedding import SealedFeatures
 from privfair.fairness.tracking import NoisyScores, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import (
     Asked,
     Bundle,
     CountsRequest,
+    EmbeddingsRequest,
     EvaluateRequest,
     LocalWork,
     MeasureRequest,
@@ -37,6 +40,7 @@ SHARED = SharedScores(
     "energy", 1.0, (np.array([0.25, 1.5]), np.zeros(0)), (np.array([0.5, 0.5]), np.zeros(0)), np.array([3.0, 4.0]),
     7.0, (0.0, 1.0), NoisyScores(SCORES, "none", (0.1, 0.0)),
 )  # fmt: skip
+FEATURES = SealedFeatures("energy", 1.0, b"\x00features", np.array([3.0, 0.0]), np.array([3.0, 4.0]), 7.0)
 MODEL = Parameters(np.arange(3, dtype=np.float32), control=np.zeros(3, dtype=np.float32))
 SEALED = Sealed(2, b"\x00sum", 0.1 + 0.2)
 ASK = ScoresRequest(4, SEALED, np.array([3, 0]), ScoreRelease(SCORES, np.array([0.1, 0.0])))
@@ -47,6 +51,9 @@ REQUESTS: list[Asked] = [
     CountsRequest(CountNoise("laplace", 2.0)),
     ASK,
     ScoresRequest(0, MODEL, np.array([3, 0])),
+    EmbeddingsRequest(4, SEALED, np.array([1, 0]), VectorNoise(7.5, 8, 1.9, 512)),
+    EmbeddingsRequest(0, MODEL, np.array([1, 1])),
+    TrainRequest(4, SEALED, Tracked(FEATURES, "own"), PRIVATE, 1 / 3),
     TRAIN,
     TrainRequest(0, MODEL, Reweighted(np.ones((2, 2))), LocalWork(1, None, 0.1), 0.5, 0.5, True, 0.7),
     TrainRequest(0, MODEL, Task(), LocalWork(1, 10, 0.1), 0.5),

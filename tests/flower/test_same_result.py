@@ -23,6 +23,7 @@ def in_process(tmp_path: Path, tree: dict[str, Any]) -> RunOutcome:
 
 QUANTISED = {"aggregation": {"scheme": "plain", "quantise": True}}
 ENCRYPTED = {"aggregation": {"scheme": "bfv"}}
+SUMS = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"prediction_noise": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -30,14 +31,16 @@ ENCRYPTED = {"aggregation": {"scheme": "bfv"}}
     [
         {},
         {"federation": {"lagged_scores": True}},
+        {"fairness": {"tracker": "embedding"}},
         {"federation": {"optimizer": "scaffold", "clients_per_round": 2}},
         pytest.param({"federation": {"optimizer": "fedadam", "average_last": 0.5}}, marks=pytest.mark.slow),
         pytest.param({"federation": {"method": "agnostic"}}, marks=pytest.mark.slow),
         pytest.param({"federation": {"method": "fairfed"}}, marks=pytest.mark.slow),
         pytest.param({"federation": {"method": "fedfb"}}, marks=pytest.mark.slow),
         {"privacy": PRIVATE, "run": {"reproducible_noise": True}},
+        {"fairness": {"tracker": "embedding"}, "privacy": SUMS, "run": {"reproducible_noise": True}},
     ],
-    ids=["plain", "lagged", "scaffold", "fedadam", "agnostic", "fairfed", "fedfb", "seeded noise"],
+    ids=["plain", "lagged", "features", "scaffold", "fedadam", "agnostic", "fairfed", "fedfb", "noise", "noisy sums"],
 )
 def test_flower_is_the_same_run(tmp_path: Path, sections: dict[str, Any]) -> None:
     found = deployment(tmp_path, QUANTISED, sections)
@@ -53,11 +56,12 @@ def test_flower_is_the_same_run(tmp_path: Path, sections: dict[str, Any]) -> Non
     assert checkpoint.bytes_up >= local.setting.backend.bytes_up  # with the frames of the messages
 
 
-def test_encrypted_is_the_same_run_and_the_server_has_no_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tracker", ["samples", "embedding"])
+def test_encrypted_is_the_same_run_and_the_server_has_no_model(tmp_path: Path, tracker: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    plain = deployment(tmp_path / "a", QUANTISED).serve()
-    encrypted = deployment(tmp_path / "b", ENCRYPTED)
+    plain = deployment(tmp_path / "a", QUANTISED, {"fairness": {"tracker": tracker}}).serve()
+    encrypted = deployment(tmp_path / "b", ENCRYPTED, {"fairness": {"tracker": tracker}})
     checkpoint = encrypted.serve()
     assert set(checkpoint.replica) == {"sums"}
     assert not (encrypted.out / "model.safetensors").exists()

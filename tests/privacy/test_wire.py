@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from accountant.errors import InputError
-from privfair.messages import Counts, Evaluation, Measures, Reply, Scores, Update
+from privfair.messages import Counts, Embeddings, Evaluation, Measures, Reply, Scores, Update
 from privfair.wire import decode, encode
 
 FLOATS = arrays.arrays(np.float64, st.integers(0, 12))
@@ -22,6 +22,7 @@ REPLIES = st.one_of(
     st.builds(Counts, st.integers(-(2**62), 2**62), WHOLE),
     st.builds(lambda cells: Scores(tuple(cells)), st.lists(FLOATS, min_size=1, max_size=12)),
     st.builds(Update, st.binary(max_size=200)),
+    st.builds(Embeddings, st.binary(max_size=200)),
     st.builds(Measures, st.dictionaries(st.sampled_from(["loss", "confusion", "group_losses"]), FLOATS, min_size=1)),
     st.builds(lambda tables: Evaluation(tuple(tables)), st.lists(TABLES, min_size=1, max_size=3)),
 )
@@ -33,7 +34,7 @@ def fields(reply: Reply) -> list[Any]:
             return [reply.records, reply.cells]
         case Scores():
             return list(reply.cells)
-        case Update():
+        case Update() | Embeddings():
             return [reply.contribution]
         case Measures():
             return [x for name in sorted(reply.values) for x in (name, reply.values[name])]
@@ -82,7 +83,7 @@ def test_a_changed_byte_gives_a_reply_or_an_input_error(reply: Reply, place: int
     message = bytearray(encode(reply))
     message[place % len(message)] ^= flip
     with suppress(InputError):
-        assert isinstance(decode(bytes(message)), Counts | Scores | Update | Measures | Evaluation)
+        assert isinstance(decode(bytes(message)), Reply)
 
 
 @pytest.mark.parametrize("wrong", [None, {"records": 3}, 7, b"bytes"])

@@ -13,9 +13,9 @@ from privfair.backends.stacked.holdings import Pool
 from privfair.backends.stacked.networks import Network
 from privfair.backends.stacked.rules import OneByOne, OwnEnergy, Rule, TrackedRule
 from privfair.backends.stacked.training import TrainJob
-from privfair.clients.objectives import TrainingData, own_rule, tracked_rule
+from privfair.clients.objectives import TrainingData, followed, own_rule, tracked_rule
 from privfair.fairness.cells import Cells
-from privfair.fairness.tracking import SharedScores, TrackedPenalty
+from privfair.fairness.tracking import Shared, SharedScores, TrackedPenalty
 from privfair.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
 
 
@@ -30,9 +30,9 @@ def objective_key(objective: Objective, data: TrainingData) -> tuple[Any, ...]:
         case OwnPenalty():
             return ("own", objective.kernel, cells.comparisons)
         case Tracked():
-            noisy = objective.shared.noisy
-            kernel = (objective.shared.kernel, noisy and noisy.correction)
-            return ("tracked", kernel, objective.drift != "none", cells.comparisons)
+            shared = followed(objective)
+            kernel = (shared.kernel, shared.noisy and shared.noisy.correction)
+            return ("tracked", type(shared).__name__, kernel, objective.drift != "none", cells.comparisons)
 
 
 class Penalties:
@@ -47,9 +47,9 @@ class Penalties:
         objective = job.request.objective
         if not isinstance(objective, Tracked):
             raise TypeError(f"no shared scores in {type(objective).__name__}")
-        return self.of_shared(objective.shared, job.data.cells)
+        return self.of_shared(followed(objective), job.data.cells)
 
-    def of_shared(self, shared: SharedScores, cells: Cells) -> TrackedPenalty:
+    def of_shared(self, shared: Shared, cells: Cells) -> TrackedPenalty:
         """The penalty of one broadcast."""
         if id(shared) not in self._known:
             self._known[id(shared)] = (shared, TrackedPenalty(shared, cells))
@@ -72,7 +72,8 @@ def rule_for(jobs: Sequence[TrainJob], penalties: Penalties) -> Rule | None:
         if all(can_be_packed(p) for p in tracked):
             return TrackedRule(tracked, dtype)
         return OneByOne([tracked_rule(p, d) for p, d in zip(tracked, data, strict=True)], offsets)
-    energy = first.shared.kernel == "energy" and first.shared.noisy is None
+    shared = followed(first)
+    energy = isinstance(shared, SharedScores) and shared.kernel == "energy" and shared.noisy is None
     alike = [isinstance(j.request.objective, Tracked) and j.request.objective.drift == "shared" for j in jobs]
     start = torch.stack([torch.from_numpy(j.start) for j in jobs]).to(dtype)
     drift = DriftEnergy if energy else DriftOneByOne

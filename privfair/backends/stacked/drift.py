@@ -60,8 +60,8 @@ def shared_samples(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> l
         scores, weights = [], []
         for p in penalties:
             factors = p.factors[e] if e < len(p.factors) else {}
-            scores.append(np.concatenate([none, *(p.shared.scores[c] for c in factors)]))
-            weights.append(np.concatenate([none, *(f * p.shared.weights[c] for c, f in factors.items())]))
+            scores.append(np.concatenate([none, *(p.scores.scores[c] for c in factors)]))
+            weights.append(np.concatenate([none, *(f * p.scores.weights[c] for c, f in factors.items())]))
         result.append((padded(scores, dtype), padded(weights, dtype)))
     return result
 

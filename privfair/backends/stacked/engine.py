@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.arrays import FloatArray
 from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
 from privfair.backends.stacked.chunks import cut, free_numbers, rows_at_once
 from privfair.backends.stacked.drawing import Draw, draw, split
@@ -19,8 +20,10 @@ from privfair.backends.stacked.fused import can_be_fused, train_fused
 from privfair.backends.stacked.holdings import (
     Holdings,
     data_of,
+    features_of,
     model_of,
     noisy_scores,
+    opened,
     replica_of,
     seed_of,
     shape_of,
@@ -36,6 +39,7 @@ from privfair.clients.measures import MEASURES
 from privfair.clients.objectives import couples_records
 from privfair.clients.steps import Trained
 from privfair.messages import (
+    EmbeddingsRequest,
     LocalWork,
     MeasureRequest,
     Measures,
@@ -75,6 +79,7 @@ class Engine:
     def replies(self, asked: Sequence[Asked]) -> list[Reply | Failed]:
         """The reply to each request, or the error that it met."""
         results: list[Reply | Failed | None] = [None] * len(asked)
+        asked = [(client, opened(client, request)) for client, request in asked]
         kinds: dict[str, list[int]] = {}
         for number, (client, request) in enumerate(asked):
             kinds.setdefault(self._kind(client, request), []).append(number)
@@ -83,6 +88,7 @@ class Engine:
             "private": self._trained_privately,
             "scores": self._scores,
             "private scores": self._private_scores,
+            "embeddings": self._embeddings,
             "measure": self._measured,
             "alone": lambda them: [attempt(client.respond, request) for client, request in them],
         }
@@ -92,13 +98,15 @@ class Engine:
         return [r for r in results if r is not None]
 
     def _kind(self, client: Client, request: Request) -> str:
-        if isinstance(request, TrainRequest | ScoresRequest | MeasureRequest):
+        if isinstance(request, TrainRequest | ScoresRequest | EmbeddingsRequest | MeasureRequest):
             stackable = self.networks.of(model_of(client), data_of(client).x.shape[1]) is not None
             if stackable and isinstance(request, TrainRequest):
                 coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
                 return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
             if stackable and isinstance(request, ScoresRequest):
                 return "scores" if request.release is None else "private scores"
+            if stackable and isinstance(request, EmbeddingsRequest):
+                return "embeddings"
             if stackable and isinstance(request, MeasureRequest) and not set(request.quantities) - set(MEASURES):
                 return "measure"
         return "alone"
@@ -197,15 +205,24 @@ class Engine:
 
     def _private_scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
         """Noisy messages: the models' outputs together, then every client's own draws."""
+        scores = self._all_scores(asked)
+        return [attempt(noisy_scores, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
+
+    def _embeddings(self, asked: list[tuple[Client, EmbeddingsRequest]]) -> list[Reply | Failed]:
+        """Sums of features: the models' outputs together, then every client's own message."""
+        scores = self._all_scores(asked)
+        return [attempt(features_of, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
+
+    def _all_scores(self, asked: Sequence[tuple[Client, ScoresRequest | EmbeddingsRequest]]) -> list[FloatArray]:
+        """The scores of all records of each client under the asked model."""
         everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
         at = [replica_of(c).at(r.model).values for c, r in asked]
+        found: list[FloatArray] = []
         outputs = self._forward([(c, p, e) for (c, _), p, e in zip(asked, at, everything, strict=True)])
-        replies: list[Reply | Failed] = []
-        for (client, request), values in zip(asked, outputs, strict=True):
+        for (client, _), values in zip(asked, outputs, strict=True):
             data = data_of(client)
-            scores = data.task.scores(values, data.y, data.cells.notion.score).numpy().astype(np.float64)
-            replies.append(attempt(noisy_scores, client, request, scores))
-        return replies
+            found.append(data.task.scores(values, data.y, data.cells.notion.score).numpy().astype(np.float64))
+        return found
 
     def _measured(self, asked: list[tuple[Client, MeasureRequest]]) -> list[Reply | Failed]:
         forward = []

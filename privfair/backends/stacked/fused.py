@@ -19,7 +19,7 @@ from privfair.backends.stacked.networks import Network, Perceptron
 from privfair.backends.stacked.privately import PrivateJob
 from privfair.backends.stacked.rules import compared_pairs
 from privfair.backends.stacked.training import TrainJob
-from privfair.clients.objectives import TrainingData
+from privfair.clients.objectives import TrainingData, followed
 from privfair.clients.steps import Trained
 from privfair.fairness.tracking import TrackedPenalty
 from privfair.messages import Objective, OwnPenalty, Reweighted, Tracked
@@ -37,7 +37,7 @@ def can_be_fused(network: Network, objective: Objective, data: TrainingData, pen
         return True
     if objective.drift != "none":
         return False
-    return can_be_packed(penalties.of_shared(objective.shared, data.cells))
+    return can_be_packed(penalties.of_shared(followed(objective), data.cells))
 
 
 def train_fused(jobs: Sequence[TrainJob], penalties: Penalties) -> list[Trained]:

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.slopes import TIE
-from privfair.fairness.tracking import TrackedPenalty
+from privfair.fairness.tracking import Curve, SharedScores, TrackedPenalty
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import ScoreTable
-from privfair.kernels.witness import Embedding
 
 BUCKETS = 512
 
@@ -177,15 +176,17 @@ def can_be_packed(penalty: TrackedPenalty) -> bool:
     return bounded or all(e is None or e.table is None for e in _parts(penalty))
 
 
-def _parts(penalty: TrackedPenalty) -> list[Embedding | None]:
+def _parts(penalty: TrackedPenalty) -> list[Curve | None]:
     """What is not a step function."""
     return [*penalty.paddings, *([] if _is_energy(penalty) else penalty.embeddings)]
 
 
 def _is_energy(penalty: TrackedPenalty) -> bool:
     """Whether the energy kernel itself meets the shared scores."""
-    noisy = penalty.shared.noisy
-    return penalty.shared.kernel == "energy" and (noisy is None or noisy.correction == "none")
+    shared = penalty.shared
+    if not isinstance(shared, SharedScores):
+        return False
+    return shared.kernel == "energy" and (shared.noisy is None or shared.noisy.correction == "none")
 
 
 def cell_coefficients(penalty: TrackedPenalty) -> FloatArray:
@@ -241,7 +242,7 @@ def packed_witness(tracked: Sequence[TrackedPenalty], cells: int, dtype: np.dtyp
 
 def _step_function(penalty: TrackedPenalty, e: int) -> tuple[FloatArray, FloatArray]:
     """As `slopes.EnergySums`: every sample at two places, y ± tie, with half its weight at each."""
-    factors, shared = penalty.factors[e], penalty.shared
+    factors, shared = penalty.factors[e], penalty.scores
     y = np.concatenate([shared.scores[c] for c in factors])
     w = np.concatenate([f * shared.weights[c] for c, f in factors.items()])
     reach = TIE * np.maximum(np.abs(y), 1.0)

@@ -14,7 +14,7 @@ from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.mechanisms.entropy import Entropy
-from privfair.messages import Parameters, Scores, ScoresRequest, TrainRequest
+from privfair.messages import Embeddings, EmbeddingsRequest, Parameters, Request, Scores, ScoresRequest, TrainRequest
 from privfair.models import FlatModel
 from privfair.replica import Replica
 
@@ -56,6 +56,16 @@ def noisy_scores(client: Client, request: ScoresRequest, scores: FloatArray) -> 
     if request.release is None:
         raise InputError("request", "must say how scores are made private", None)
     return client.private_scores(request, request.release, scores)
+
+
+def features_of(client: Client, request: EmbeddingsRequest, scores: FloatArray) -> Embeddings:
+    """Its sums of features, from the scores of all its records."""
+    return client.embeddings(request, scores)
+
+
+def opened(client: Client, request: Request) -> Request:
+    """The request, with the shared features opened as the client opens them."""
+    return client.opened(request) if isinstance(request, TrainRequest) else request
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from privfair.backends.stacked.training import TrainJob
 from privfair.backends.stacked.updates import update
 from privfair.clients.client import Client
 from privfair.clients.dp_sgd import _checked
+from privfair.clients.objectives import followed
 from privfair.clients.steps import Trained
 from privfair.messages import Parameters, PrivateWork, Reply, Tracked, TrainRequest
 
@@ -42,7 +43,7 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
         data = data_of(client)
         about = (network and network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
         if isinstance(request.objective, Tracked):
-            penalties.of_shared(request.objective.shared, data.cells)
+            penalties.of_shared(followed(request.objective), data.cells)
         fused = network is not None and can_be_fused(network, request.objective, data, penalties)
         key = (fused, *about, work.steps, *objective_key(request.objective, data))
         groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))

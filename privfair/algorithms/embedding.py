@@ -1,0 +1,84 @@
+"""Fairness tracking by features: the same penalty as the paper's, from one vector of each group instead of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.aggregation import ServerAggregator
+from privfair.algorithms.base import Plain
+from privfair.fairness.embedding import EmbeddingPlan, SealedFeatures
+from privfair.interfaces import Algorithm, Ask, Memory, ServerState, answered
+from privfair.messages import Drift, Embeddings, EmbeddingsRequest, Objective, Tracked
+from privfair.terms import Terms
+
+
+@dataclass(frozen=True)
+class EmbeddingTracking(Plain):
+    """Each round all clients share Σ ψ(score) of every cell; local training follows ⟨φ(z), μ₀ − μ₁⟩.
+
+    The server adds the vectors, which it need not be able to read, and passes the sum on. No record is sampled, so
+    without noise this is the paper's algorithm with all scores shared, up to the features that are left out.
+    """
+
+    name: ClassVar[str] = "mmd_fedavg"
+
+    strength: float
+    plan: EmbeddingPlan
+    drift: Drift
+    adder: ServerAggregator | None = None  # None: nobody has keys yet
+
+    def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
+        """The sum over the clients that answered, broadcast."""
+        if self.adder is None:
+            raise InputError("tracker", "must have somebody who adds the vectors", None)
+        terms, cells = state.terms, takes_part(state.terms)
+        noise = None if terms.embedding is None else terms.embedding.noise
+        if self.plan.room is not None and terms.cells.max() > self.plan.room:
+            remedy = "Fewer clients leave more room for each in a sum of bounded integers."
+            rule = f"must have at most {self.plan.room} records in a group for the embedding tracker"
+            raise InputError("every client", rule, int(terms.cells.max()), remedy)
+        clients = [int(k) for k in np.flatnonzero(cells.any(axis=1))]
+        if terms.embedding is not None:
+            clients = terms.embedding.asked(terms.records)
+        if len(clients) < self.plan.cohort:
+            rule = f"must be at most the number of clients that take part, {len(clients)}"
+            raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
+
+        def request(client: int) -> EmbeddingsRequest:
+            return EmbeddingsRequest(state.round, state.model, cells[client], noise)
+
+        replies = answered(Embeddings, clients, ask(clients, request))
+        return Tracked(self._broadcast(terms, cells, replies), self.drift), state.algorithm
+
+    def _broadcast(self, terms: Terms, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]) -> SealedFeatures:
+        if self.adder is None:
+            raise InputError("tracker", "must have somebody who adds the vectors", None)
+        there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
+        names = [f"client {k}" for k in there]
+        total = self.adder.add([replies[k].contribution for k in there], names=names) if there else b""
+        return SealedFeatures(
+            kernel=self.plan.kernel,
+            strength=self.strength,
+            total=total,
+            shares=np.where(cells[there], terms.cells[there], 0).sum(axis=0).astype(float),
+            counts=terms.cell_totals,
+            records=float(terms.records.sum()),
+        )
+
+
+def takes_part(terms: Terms) -> NDArray[np.int64]:
+    """(clients, cells): 1 where a client's vector of a cell is asked for; by released counts, so by public rule."""
+    if terms.embedding is not None:
+        return terms.embedding.cells
+    return (terms.cells > 0).astype(np.int64)
+
+
+def with_adder(algorithm: Algorithm, adder: ServerAggregator | None) -> Algorithm:
+    """The algorithm, with who adds its vectors, where it has any."""
+    return replace(algorithm, adder=adder) if isinstance(algorithm, EmbeddingTracking) else algorithm

@@ -1,0 +1,62 @@
+"""A client's part in tracking by features: its vectors out, and the sum of everybody's opened."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.aggregation import ClientAggregator
+from privfair.arrays import FloatArray
+from privfair.fairness.embedding import EmbeddingPlan, SealedFeatures, SharedFeatures, opened_features
+from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.vector_noise import VectorNoise, grid_sum
+
+
+class Embedder:
+    """Shared by all clients of a process: the features, and the keys with which sums are made and opened."""
+
+    def __init__(self, plan: EmbeddingPlan, aggregator: ClientAggregator) -> None:
+        """The aggregator adds whole numbers, or, where neither noise nor encryption needs a grid, floats."""
+        self.plan, self._aggregator = plan, aggregator
+        self.open = lru_cache(maxsize=4)(self._opened)  # once for all clients of this process
+
+    @property
+    def _whole(self) -> bool:
+        return self._aggregator.keys.modulus is not None
+
+    def message(
+        self,
+        scores: FloatArray,
+        membership: NDArray[np.bool_],
+        cells: NDArray[np.int64],
+        noise: VectorNoise | None,
+        entropy: Entropy,
+    ) -> bytes:
+        """Σ ψ(score) over the records of each asked cell, with noise, as a contribution to the sum of all clients.
+
+        Its form depends on the plan alone: cells that are left out by public rule are 0, or, where noise comes in
+        shares that others count on, noise alone.
+        """
+        unit = self.plan.unit
+        psi = unit.values(scores)
+        total = np.zeros((len(cells), unit.count))
+        for cell, asked in enumerate(cells):
+            shared = noise is not None and noise.shares > 1
+            if not asked and not shared:
+                continue
+            mine = psi[membership[:, cell]] if asked else psi[:0]
+            if noise is not None:
+                total[cell] = noise.release(grid_sum(mine, noise.steps), entropy)
+            else:
+                total[cell] = grid_sum(mine, self.plan.steps) if self._whole else mine.sum(axis=0)
+        return self._aggregator.contribute(total.reshape(-1), 1.0)
+
+    def _opened(self, sealed: SealedFeatures) -> SharedFeatures:
+        """The mean features of the round."""
+        size = len(sealed.shares) * self.plan.unit.count
+        total: FloatArray = np.zeros(size)
+        if sealed.total:
+            total = self._aggregator.open(sealed.total, "sum of features", least=self.plan.cohort)
+        return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)

@@ -1,0 +1,123 @@
+"""Noise for sums of vectors of the unit ball: every record on an integer grid, integer noise on every coordinate.
+
+A record adds a vector of norm at most 1 to the sum, in steps of 1/steps: rounded by itself, so that sums are whole
+numbers, and one record moves the sum by at most steps + √J/2 steps. Privacy rests on whole numbers alone.
+
+What discrete Gaussian noise of scale σ steps costs on J coordinates is bounded by Gaussian noise of scale √(σ² − s²),
+s = 2 steps, and the same sensitivity. For integers x, draw y from N(x, σ² − s²) and round it at random: to k with
+probability exp(−(k − y)²/2s²)/θ(y), θ(y) = Σ_k exp(−(k − y)²/2s²). If θ were constant, k would have the discrete
+Gaussian law around x exactly, for the two exponentials integrate to one of (k − x)²/2σ². By Poisson's summation
+θ(y) = s√(2π)·(1 + 2Σ_m e^{−2π²s²m²} cos 2πmy): constant up to a factor of 1 ± 2e^{−8π²}, 1 ± 1.1e-34. So the masses of
+discrete Gaussian noise are those of a post-processed Gaussian release up to a factor of 1 ± 2.2e-34 for each
+coordinate, and a release costs the ε of that Gaussian and 4.4e-34·J more (δ grows by a factor of 1 + 2.2e-34·J): for 64
+coordinates and a million releases 3e-26, which no digit of an ε shows.
+
+Noise may come in shares, one from every client of a sum that nobody sees before it is added up. Shares of scale σ₁ and
+σ₂ add up to exp(−z²/2(σ₁² + σ₂²))·θ at z, the θ above with 1/s² = 1/σ₁² + 1/σ₂²: a discrete Gaussian law again, up to a
+factor of 1 ± 4e^{−2π²s²} (as in Kairouz, Liu & Steinke 2021, arXiv 2102.06387v4, section 4). Shares have 16 steps or
+more, so s² ≥ 128: below 1e-1000.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError, require_positive
+from accountant.events import Gaussian
+from accountant.neighbouring import Adjacency, as_adjacency
+from privfair.arrays import FloatArray
+from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
+
+DEFAULT_STEPS = 1024
+LEAST_NOISE = 16.0  # grid steps
+_SMOOTHING = 2.0  # s, in steps
+_ROUNDING = 1 + 1e-12  # of clipping in floating point
+
+
+@dataclass(frozen=True)
+class VectorNoise:
+    """Gaussian integer noise on sums of vectors of norm at most 1 with `count` coordinates."""
+
+    multiplier: float
+    """σ over the largest contribution of one record, which is 1."""
+    count: int
+    spread: float = 2.0
+    """An upper bound of the distance of two records' vectors: what replacing one record can move."""
+    steps: int = DEFAULT_STEPS
+    """Of the grid, in a unit."""
+    shares: int = 1
+    """So many clients' noise together is the noise above; 1: every client adds all of it."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no noise, or no grid."""
+        for name, least, most in (("count", 1, 4096), ("steps", 16, 2**20), ("shares", 1, 2**16)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise InputError(name, f"must be a whole number between {least} and {most}", value)
+        remedy = "Sums without noise are not private: they need no VectorNoise and cost NotPrivate()."
+        multiplier = require_positive("noise multiplier", self.multiplier, remedy)
+        low, high = (scale * math.sqrt(self.shares) / self.steps for scale in (LEAST_NOISE, LARGEST_SCALE))
+        if not low <= multiplier <= high:
+            rule = f"must be between {low:g} and {high:g}"
+            raise InputError("noise multiplier", rule, self.multiplier, remedy)
+        spread = require_positive("spread", self.spread)
+        if spread > 2:
+            raise InputError("spread", "must be at most 2, the width of the unit ball", self.spread)
+        object.__setattr__(self, "multiplier", multiplier)
+        object.__setattr__(self, "spread", spread)
+
+    @property
+    def grid_scale(self) -> float:
+        """σ in steps, of all shares together."""
+        return self.multiplier * self.steps
+
+    @property
+    def share_scale(self) -> float:
+        """σ of one share in steps, not rounded down: what the sampler is given."""
+        if self.shares == 1:
+            return self.grid_scale
+        return self.grid_scale / math.sqrt(self.shares) * _ROUNDING
+
+    @property
+    def alone(self) -> VectorNoise:
+        """The noise of one share: all that is left to whoever sees a client's message by itself."""
+        return replace(self, multiplier=self.multiplier / math.sqrt(self.shares), shares=1)
+
+    def sensitivity(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> float:
+        """How far one record can move the sum, in steps, in Euclidean distance; rounding included."""
+        rounding = math.sqrt(self.count) / 2
+        presence = self.steps * _ROUNDING + rounding
+        if as_adjacency(adjacency) is Adjacency.ADD_OR_REMOVE:
+            return presence
+        return min(2 * presence, self.steps * self.spread * _ROUNDING + 2 * rounding)
+
+    def event(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> Gaussian:
+        """What releasing one sum costs: a Gaussian release that bounds it, in grid steps."""
+        scale = math.sqrt((self.grid_scale - _SMOOTHING) * (self.grid_scale + _SMOOTHING))
+        return Gaussian(math.nextafter(scale, 0.0), self.sensitivity(adjacency), as_adjacency(adjacency))
+
+    def with_event_scale(self, scale: float) -> VectorNoise:
+        """The same with as much noise as makes `event` have at least this scale: takes a calibrated event's."""
+        multiplier = math.hypot(require_positive("noise scale", scale), _SMOOTHING) / self.steps
+        least = LEAST_NOISE * math.sqrt(self.shares) / self.steps * _ROUNDING
+        found = replace(self, multiplier=max(multiplier, least))
+        while found.event().noise_scale < scale:
+            found = replace(found, multiplier=math.nextafter(found.multiplier, math.inf))
+        return found
+
+    def release(self, total: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
+        """The sum with noise on every coordinate: all of it, or one share."""
+        return total + entropy.discrete_gaussian(self.share_scale, total.size).reshape(total.shape)
+
+
+def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
+    """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0."""
+    finite = np.clip(np.where(np.isfinite(vectors), vectors, 0.0), -1e100, 1e100)  # no square overflows
+    lengths = np.linalg.norm(finite, axis=1, keepdims=True)
+    inside = finite / np.maximum(lengths, 1.0)
+    whole: NDArray[np.int64] = np.rint(inside * steps).astype(np.int64).sum(axis=0)
+    return whole
