@@ -63,9 +63,9 @@ KEYS = {
     "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`.",
     "privacy.evaluation_noise": "Scale, in records.",
     "privacy.count_share": "How much of ε the counts may cost by themselves.",
-    "privacy.prediction_share": "The same for scores (0.5 unless given) or sums of features (0.3). Updates get the rest.",
+    "privacy.prediction_share": "The same for scores (0.5 unless given) or features (0.3). Updates get the rest.",
     "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",
-    "privacy.distributed_noise": "With the embedding tracker and encryption: every client adds a share of the noise, and "
+    "privacy.distributed_noise": "With the embedding tracker and encryption: every client adds a share of the noise; "
     "the sum has all of it.",
     "privacy.smallest_cohort": "With noise in shares: no sum of fewer clients is opened. Unless given, all clients.",
     "privacy.evaluation_share": "The same for the evaluation.",
