@@ -18,7 +18,7 @@ PRIVFAIR = Path(sys.executable).parent / "privfair"
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PRIVFAIR, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([PRIVFAIR, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
 
 
 def test_tables_figure_and_files(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def run(*arguments: str) -> Result:
 def test_the_command_prints_one_json_object_and_writes_all_files(tmp_path: Path) -> None:
     command = [PRIVFAIR, "sweep", "--lambdas", "0,1", "--seeds", "2", "--methods", "mmd_fedavg,fedavg", *TINY]
     done = subprocess.run(
-        [*command, "--out", "there", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [*command, "--out", "there", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

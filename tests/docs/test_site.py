@@ -111,7 +111,7 @@ def test_it_opens_from_a_folder_and_can_be_searched(site: Path, browser: Any, wi
         page.click("label.md-header__button[for=__search]")
     page.click("input[name=query]")
     page.keyboard.type("deconvolution")
-    page.wait_for_selector(".md-search-result__item a", timeout=20_000)
+    page.wait_for_selector(".md-search-result__item a", timeout=60_000)
     assert "kernels" in page.locator(".md-search-result__item a").first.get_attribute("href")
     assert said == []
     assert [address for address in asked if not address.startswith(("file:", "data:"))] == []
