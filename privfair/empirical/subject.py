@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from accountant.ledger import Ledger
 from accountant.neighbouring import Adjacency
-from accountant.storage import exists, ledger_url
 from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
 from privfair.datasets.registry import load as load_dataset
-from privfair.privacy.books import dataset_name
+from privfair.privacy.books import budget_at_hand
 from privfair.round import begin
 from privfair.run_directory import RunDirectory
 from privfair.setting import Setting, build
@@ -200,11 +198,7 @@ def _kind(setting: Setting, schema: Schema, target: tuple[int, int] | None) -> K
 
 def _require_no_budget(config: Config, name: str) -> None:
     """Nothing, unless the data have a budget in the ledger at hand: then nothing of them is touched."""
-    url, dataset = ledger_url(config.run.ledger), dataset_name(config, name or config.data.name)
-    if not exists(url):
-        return
-    with Ledger(url, create=False) as ledger:
-        budget = ledger.budget(dataset)
+    url, dataset, budget = budget_at_hand(config, name or config.data.name)
     if budget is not None:
         raise Refused(
             f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and to plan an "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accountant.budget import Budget
 from accountant.errors import InputError, Refused
 from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
@@ -99,14 +100,18 @@ def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
     return tuple(label_of(cells, attributes, tuple(groups), cell) for cell in range(len(cells)))
 
 
+def budget_at_hand(config: Config, name: str) -> tuple[str, str, Budget | None]:
+    """Where the ledger is, the dataset's name in it, and its budget, if it has one there; no ledger is made."""
+    url, dataset = ledger_url(config.run.ledger), dataset_name(config, name)
+    if not exists(url):
+        return url, dataset, None
+    with Ledger(url, create=False) as ledger:
+        return url, dataset, ledger.budget(dataset)
+
+
 def require_no_budget(config: Config, federation: Federation) -> None:
     """Nothing, unless a run without privacy is asked for on data that have a budget in the ledger at hand."""
-    url = ledger_url(config.run.ledger)
-    if not exists(url):
-        return
-    dataset = dataset_name(config, federation.name)
-    with Ledger(url, create=False) as ledger:
-        budget = ledger.budget(dataset)
+    url, dataset, budget = budget_at_hand(config, federation.name)
     if budget is not None:
         raise Refused(
             f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and training "

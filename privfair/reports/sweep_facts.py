@@ -19,11 +19,11 @@ from privfair.sweeps.carrying_out import Sweep
 from privfair.sweeps.jobs import Key
 from privfair.sweeps.journal import ABOUT, HISTORIES, RESULTS, key_of
 from privfair.sweeps.paper import EXPERIMENTS, Experiment
-from privfair.sweeps.rows import Row, from_text
+from privfair.sweeps.rows import Ended, Row, from_text
 
 
 @dataclass(frozen=True)
-class SweepFacts:
+class SweepFacts(Ended):
     """A sweep for people."""
 
     path: Path
@@ -36,16 +36,6 @@ class SweepFacts:
     def experiment(self) -> Experiment | None:
         """The paper's experiment, if it is one."""
         return EXPERIMENTS.get(self.configuration.get("experiment", ""))
-
-    @property
-    def done(self) -> list[Row]:
-        """The runs with a result."""
-        return [row for row in self.rows if row["status"] == "done"]
-
-    @property
-    def failed(self) -> list[Row]:
-        """The runs without one."""
-        return [row for row in self.rows if row["status"] != "done"]
 
     def by_series(self) -> list[tuple[str, str, int, int]]:
         """(series, ε, runs done, runs failed), in the order in which they appear."""

@@ -18,7 +18,7 @@ from privfair.setting import build
 from privfair.sweeps.budgets import require_no_budget
 from privfair.sweeps.jobs import Job, Key
 from privfair.sweeps.journal import Journal
-from privfair.sweeps.rows import Row
+from privfair.sweeps.rows import Ended, Row
 from privfair.sweeps.runner import Report, run_many
 
 Started = Callable[[int, int], None]  # called with (runs that are there already, all runs)
@@ -27,7 +27,7 @@ _NOT_COMPARED = ("seed", "out", "engine", "evaluate_every")  # of [run]: they do
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Ended):
     """What a sweep gave: one row per job that ended, in the order of the jobs, failed ones too."""
 
     jobs: tuple[Job, ...]
@@ -35,16 +35,6 @@ class Sweep:
     histories: Mapping[Key, list[Row]]
     continued: int  # runs that were there already
     out: Path
-
-    @property
-    def done(self) -> list[Row]:
-        """The rows with a result."""
-        return [row for row in self.rows if row["status"] == "done"]
-
-    @property
-    def failed(self) -> list[Row]:
-        """The rows without one."""
-        return [row for row in self.rows if row["status"] != "done"]
 
     def counts(self) -> dict[str, Any]:
         """How many runs there are, ended and failed, and how long they computed."""

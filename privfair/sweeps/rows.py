@@ -31,6 +31,22 @@ HISTORY: tuple[str, ...] = (
 Row = dict[str, Any]
 
 
+class Ended:
+    """Runs by how they ended."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def done(self) -> list[Row]:
+        """The rows with a result."""
+        return [row for row in self.rows if row["status"] == "done"]
+
+    @property
+    def failed(self) -> list[Row]:
+        """The rows without one."""
+        return [row for row in self.rows if row["status"] != "done"]
+
+
 def finished_row(outcome: RunOutcome) -> Row:
     """The figures of a run, those of `privfair train --json`; `history` holds its lines, if it kept several."""
     setting, last = outcome.setting, outcome.history[-1]

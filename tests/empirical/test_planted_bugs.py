@@ -113,7 +113,7 @@ def test_a_quota_that_tells_how_large_the_cell_is(tmp_path: Path, monkeypatch: p
         return counts(self, request)
 
     monkeypatch.setattr(Client, "_counts", noted)
-    monkeypatch.setattr(PrivateCounts, "_quotas", lambda self, noisy: quotas(self, true[-1][None, :]))
+    monkeypatch.setattr(PrivateCounts, "_quotas", lambda self, _, rate: quotas(self, true[-1][None, :], rate))
     caught(audit(subject, Effort(80, 2.0), ["run"]), "run")
 
 
