@@ -30,8 +30,8 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            help="synthetic, communities, compas, samples, convergence, heterogeneity, heterogeneity-sizes, or private "
-            "(beyond the paper)."
+            help="synthetic, communities, compas, samples, convergence, heterogeneity, heterogeneity-sizes; beyond the "
+            "paper: private, trackers-compas, trackers-adult, trackers-communities."
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer values, seeds and steps: a few minutes.")] = False,
@@ -39,7 +39,9 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", help="section.key=value for every run, for example federation.local_epochs=10"),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each point. Default: 10, as in the paper.", min=1)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each point. Default: 10, as in the paper; trackers: 20.", min=1)
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the results; continued if it holds some. Default: results/paper/NAME."),
@@ -53,7 +55,8 @@ def reproduce(
 ) -> None:
     """Run an experiment of Rychener, Kuhn & Hu (AISTATS 2025) with the paper's settings, and check its claims.
 
-    `private` goes beyond it: the same trade-off at ε = 1, 3, 10 and without privacy, with what we expected of it.
+    `private` and `trackers-…` go beyond it: the same trade-off at ε = 1, 3, 10 and without privacy, and by what is
+    shared for fairness (noisy scores, or sums of features), with what we expected of it.
     Writes every run to results.csv as it finishes (started again it goes on where it was), the figures in the paper's
     arrangement, and claims.md: for each claim whether the runs confirm it, with numbers and the rule it was decided by.
     """

@@ -24,7 +24,8 @@ def privacy_figure(points: Sequence[Point], stem: Path, *, quality: str, notion:
     for place, name in enumerate(names):
         number = noises.index(name.partition(",")[0])
         first = next(n for n in names if n.startswith(noises[number])) == name
-        look[name] = Style((BLUE, RED, GREEN)[number % 3], ("o", "^", "D")[number % 3], "-" if first else "--", place)
+        colour, mark = ((BLUE, "o"), (RED, "^"), (GREEN, "D"), (ORANGE, "v"))[number % 4]
+        look[name] = Style(colour, mark, "-" if first else "--", place)
     epsilons = sorted({p.epsilon for p in points if math.isfinite(p.epsilon)}, reverse=True)
     panels = {
         f"ε = {epsilon:g}": [

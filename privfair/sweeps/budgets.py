@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from accountant.errors import Refused
-from accountant.ledger import Ledger
-from accountant.storage import exists, ledger_url
 from privfair.config import Config
-from privfair.privacy.books import dataset_name
+from privfair.privacy.books import budget_at_hand
 
 NOT_COVERED = "hyper-parameters chosen on this data: not covered by the ε of any single run"
 
@@ -18,12 +16,7 @@ def require_no_budget(config: Config, runs: int) -> None:
     reserved before the first, and their figures released with noise. The plan of a run depends on its released counts,
     so that sum is not known before the first release: the sweep is refused, private or not.
     """
-    url = ledger_url(config.run.ledger)
-    if not exists(url):
-        return  # no ledger yet, so no budget
-    name = dataset_name(config, config.data.name)
-    with Ledger(url, create=False) as ledger:
-        budget, where = ledger.budget(name), ledger.url
+    where, name, budget = budget_at_hand(config, config.data.name)
     if budget is not None:
         raise Refused(
             f"Dataset {name!r} has a lifetime budget of ε = {budget.epsilon:g}, δ = {budget.delta:g} in {where}, and a "

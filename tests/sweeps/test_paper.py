@@ -39,7 +39,9 @@ def configs(name: str, series: str) -> list[Any]:
 def test_jobs_are_valid_and_different(name: str, quick: bool) -> None:
     jobs = jobs_of(name, quick)
     assert len({job.key for job in jobs}) == len(jobs)
-    assert len({job.config.run.seed for job in jobs}) == (10 if not quick else EXPERIMENTS[name].quick_seeds)
+    assert len({job.config.run.seed for job in jobs}) == (
+        EXPERIMENTS[name].seeds if not quick else EXPERIMENTS[name].quick_seeds
+    )
     if quick:
         assert len(jobs) <= 160
     assert {job.config.run.engine for job in jobs} == {"stacked"}
@@ -202,6 +204,27 @@ def test_a_verdict_and_its_opposite_never_agree(low: float, width: float, margin
         )
 
 
+@pytest.mark.parametrize("name", ["trackers-compas", "trackers-adult", "trackers-communities"])
+def test_trackers_differ_in_what_is_shared_only(name: str) -> None:
+    jobs = jobs_of(name)
+    assert len({job.config.run.seed for job in jobs}) == 20
+    assert {job.epsilon for job in jobs} == {1.0, 3.0, math.inf}
+    alike = {
+        str(
+            {
+                **config.model_dump(exclude={"run", "fairness", "privacy"}),
+                "kernel": config.fairness.kernel,
+                "privacy": config.privacy.model_dump(
+                    include={"counts", "count_noise", "sampling_rate", "local_steps", "max_grad_norm", "updates"}
+                ),
+            }
+        )
+        for config in (job.config for job in jobs if job.config.privacy.enabled)
+    }
+    assert len(alike) == 1
+    assert {job.series for job in jobs if job.config.fairness.tracker == "embedding"} == {"features"}
+
+
 def test_t_interval_is_scipys() -> None:
     values = np.array([0.1, -0.2, 0.4, 0.3])
     expected = ttest_1samp(values, 0).confidence_interval(0.95)
@@ -209,7 +232,7 @@ def test_t_interval_is_scipys() -> None:
     assert t_interval(values[:1]) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence", "private"])
+@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence", "private", "trackers-adult"])
 def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     jobs = experiment.jobs(quick=True)

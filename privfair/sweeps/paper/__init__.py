@@ -1,4 +1,4 @@
-"""The experiments of Rychener, Kuhn & Hu (AISTATS 2025) and one beyond, a file each: runs, claims, figures."""
+"""The experiments of Rychener, Kuhn & Hu (AISTATS 2025) and what goes beyond, a file each: runs, claims, figures."""
 
 from privfair.sweeps.paper.communities import COMMUNITIES
 from privfair.sweeps.paper.compas import COMPAS
@@ -8,11 +8,13 @@ from privfair.sweeps.paper.heterogeneity import HETEROGENEITY, HETEROGENEITY_SIZ
 from privfair.sweeps.paper.private import PRIVATELY
 from privfair.sweeps.paper.samples import SAMPLES
 from privfair.sweeps.paper.synthetic import SYNTHETIC
+from privfair.sweeps.paper.trackers import TRACKERS
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         SYNTHETIC, COMMUNITIES, COMPAS, SAMPLES, CONVERGENCE, HETEROGENEITY, HETEROGENEITY_SIZES, PRIVATELY,
+        *TRACKERS,
     )
 }  # fmt: skip
 
