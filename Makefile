@@ -13,10 +13,10 @@ demo: $(READY)   ## a fair, private, encrypted run on the built-in federation, a
 	@$(BIN)/privfair train examples/private.toml --set run.ledger=sqlite:///results/demo-ledger.sqlite --out results/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)   ## the tests (about five minutes on two cores)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --durations=10 -m "not slow"
 
 test-slow: $(READY) chromium ## long fault, deployment and browser tests
-	$(BIN)/pytest -n 2 --dist loadfile -m slow
+	$(BIN)/pytest -n 2 --dist loadfile --durations=15 -m slow
 
 chromium:        ## a browser for the tests of pages, where there is none (Debian, as root)
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \

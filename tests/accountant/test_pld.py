@@ -180,15 +180,23 @@ def test_gaussian_delta_in_high_precision() -> None:
 
 
 @pytest.mark.parametrize(("multiplier", "count"), [(10.0, 100), (30.0, 1000), (3.0, 10)])
-def test_rounding_of_the_composition_goes_to_the_private_side(multiplier: float, count: int) -> None:
-    """Gaussian releases composed one by one, whose exact answer is known, down to δ = 1e-14."""
+def test_rounding_of_the_composition_goes_to_the_private_side(
+    monkeypatch: pytest.MonkeyPatch, multiplier: float, count: int
+) -> None:
+    """Gaussian releases composed one by one, whose exact answer is known, down to the δ that rounding hides."""
+    event = Repeated(Gaussian(multiplier), count)
     composed = pld._of_gaussian(multiplier, pld.INTERVAL).self_compose(count)
-    for delta in (1e-3, 1e-5, 1e-8, 1e-11, 1e-14):
-        epsilon = composed.get_epsilon_for_delta(delta)
-        exact = float(gaussian_delta(np.array([epsilon]), multiplier / math.sqrt(count))[0])
+    monkeypatch.setattr(pld, "compose", lambda *_: composed)  # would merge them first
+    hidden = pld.rounding(event)
+    assert hidden == count * 2.0**-52
+    for delta in (1e-3, 1e-5, 1e-8, 1e-11, 2 * hidden):
+        exact = float(gaussian_delta(np.array([pld_epsilon(event, delta)]), multiplier / math.sqrt(count))[0])
         assert exact <= delta
         if delta >= 1e-11:
-            assert exact >= 0.99 * delta
+            assert exact >= 0.99 * (delta - hidden)
+        assert pld_delta(event, pld_epsilon(event, delta)) >= exact
+    with pytest.raises(pld.TooFine, match=r"delta must be above .*, the rounding of so many releases"):
+        pld_epsilon(event, hidden)
 
 
 def test_not_private_and_nothing() -> None:
