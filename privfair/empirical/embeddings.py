@@ -14,7 +14,7 @@ from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.objectives import all_scores
 from privfair.empirical.attack import Claimed, asked, claimed
-from privfair.empirical.subject import FEATURES, Subject, all_clients, first_client, twin
+from privfair.empirical.subject import FEATURES, Subject, all_clients, twin
 from privfair.messages import Embeddings, EmbeddingsRequest, Parameters
 from privfair.privacy.pricing import EMBEDDINGS
 from privfair.randomness import stream
@@ -26,7 +26,7 @@ _NUMBERS = 4  # of a trial, for each adversary
 
 
 class EmbeddingsAttack:
-    """A record whose vector ψ is as long as the features allow, or none; replaced: two whose vectors are furthest apart.
+    """A record whose vector ψ is as long as the features allow, or none; replaced: two with vectors furthest apart.
 
     The server chooses the models: those under which the record has such a score, two of them in turn. Nobody else is in
     the sums. Where every client adds all of the noise, the attacker opens the client's message. Where each adds a share
@@ -40,6 +40,8 @@ class EmbeddingsAttack:
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Sums without noise have no ε, and most runs share none."""
+        if subject.config.fairness.tracker != "embedding":
+            return "not shared: scores are (predictions)"
         if subject.terms.embedding is None:
             return "not shared, or shared without noise: no ε is claimed"
         return None if subject.target else "no group is large enough to be heard"
