@@ -31,7 +31,7 @@ class EmbeddingsAttack:
     The server chooses the models: those under which the record has such a score, two of them in turn. Nobody else is in
     the sums. Where every client adds all of the noise, the attacker opens the client's message. Where each adds a share
     there are two: a client that opens the sum of the smallest cohort and takes off its own part; and the server with a
-    client, who open the message itself, against the ε of one share.
+    client, who open the message itself, against the ε of one share, and of the plan with one share.
     """
 
     channel: ClassVar[str] = EMBEDDINGS
@@ -55,8 +55,7 @@ class EmbeddingsAttack:
         end = np.zeros((1, FEATURES))
         end[0, 0] = FAR
         self._record, opposite = subject.records(end), subject.records(-end)
-        shares = self._noise.shares
-        self._setting = subject.setting(self._record, self.channel, others=shares if shares > 1 else 0)
+        self._setting = subject.setting(self._record, self.channel, others=subject.cohort - 1)
         present, *self._others = all_clients(self._setting)
         absent = opposite if subject.replaces else self._record.take([])
         self._clients = {True: present, False: twin(self._setting, absent)}
@@ -154,8 +153,8 @@ def loudest_models(present: Client, absent: Client) -> list[FloatArray]:
     rng = stream(0, "audit", "features")
     start = present.model.parameters()
     tried, moved = [], []
-    for direction in rng.standard_normal((24, start.size)):
-        for scale in np.geomspace(1e-3, 10.0, 48):
+    for direction in rng.standard_normal((16, start.size)):
+        for scale in np.geomspace(1e-3, 10.0, 40):
             tried.append((scale * direction).astype(start.dtype))
             moved.append(_moved(present, absent, tried[-1]))
     vectors = np.array(moved)

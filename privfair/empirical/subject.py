@@ -53,6 +53,7 @@ class Subject:
     trainings: int  # rounds in which the busiest client trains
     folder: Path  # for ledgers of its own
     target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate, or whose sums are
+    cohort: int = 1  # no sum of fewer clients' vectors is opened
     colluding: float | None = None  # ε of the plan against server and one client; None: the same, noise is whole
 
     @property
@@ -153,6 +154,7 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
         planned = terms or begin(setting.server).terms
         planner = replace(setting.private.planner, count_releases=planned.count_releases)
         trainings = planner.work.most_trainings
+        cohort = 1 if planner.work.embedding is None else planner.work.embedding.cohort
         colluding = with_collusion(planned, planner)["pld"] if planned.noise_is_shared else None
     finally:
         if setting.private is not None:
@@ -161,7 +163,8 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
     target = _target(planned)
     rate = None if target is None or planned.sharing is None else _rate(planned, *target)
     kind = _kind(setting, schema, target)
-    return Subject(_fixed(config, planned, rate), schema, planned, kind, trainings, folder, target, colluding)
+    fixed = _fixed(config, planned, rate)
+    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding)
 
 
 def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:

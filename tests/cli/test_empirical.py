@@ -112,7 +112,7 @@ def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     other = ("--empirical", str(config), "--ledger", "sqlite:///elsewhere.sqlite")
     wrong = run(*other, "--channel", "embedings")
     assert isinstance(wrong.exception, InputError)
-    assert "channel must be one of counts, predictions, updates, canaries, run; found 'embedings'" in str(
+    assert "channel must be one of counts, predictions, embeddings, updates, canaries, run; found 'embedings'" in str(
         wrong.exception
     )
     few = run(*other, "--trials", "3")
