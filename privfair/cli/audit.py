@@ -46,7 +46,8 @@ def audit(
         typer.Option(help="Attack the pipeline of this run or configuration instead: ε measured beside ε claimed."),
     ] = None,
     channel: Annotated[
-        list[str] | None, typer.Option(help="With --empirical: counts, predictions, updates, canaries, run.")
+        list[str] | None,
+        typer.Option(help="With --empirical: counts, predictions, embeddings, updates, canaries, run."),
     ] = None,
     trials: Annotated[
         int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")

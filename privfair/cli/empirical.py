@@ -82,6 +82,8 @@ def print_findings(console: Console, found: Findings) -> None:
         table.add_row(*_row(one))
     table.add_section()
     table.add_row("[bold]whole plan[/]", "", f"[bold]{_down(found.lower)}[/]", f"[bold]{shown(found.planned)}[/]")
+    if found.collusion is not None:
+        table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
     console.print(table)
     for name, reason in found.skipped:
         console.print(f"{name}: {escape(reason)}", style="dim", soft_wrap=True)

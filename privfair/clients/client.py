@@ -77,7 +77,7 @@ class Client:
         self.entropy = entropy
         self.model = model
         self.replica = replica
-        self._embedder = embedder
+        self.embedder = embedder
         self.task = TaskKind.of(schema)
         self.data = self._tensors(data.train, cells)
         self.test_data = self._tensors(data.test, cells)
@@ -172,9 +172,9 @@ class Client:
 
     @property
     def _features(self) -> Embedder:
-        if self._embedder is None:
+        if self.embedder is None:
             raise InputError("request", "must be of the agreed tracker", "features of scores")
-        return self._embedder
+        return self.embedder
 
     def _measure(self, request: MeasureRequest) -> Measures:
         at = self.replica.at(request.model)

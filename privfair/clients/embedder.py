@@ -53,10 +53,12 @@ class Embedder:
                 total[cell] = grid_sum(mine, self.plan.steps) if self._whole else mine.sum(axis=0)
         return self._aggregator.contribute(total.reshape(-1), 1.0)
 
+    def total(self, message: bytes) -> FloatArray:
+        """The sum of vectors in a message, in steps of the grid; one of too few clients is refused."""
+        return self._aggregator.open(message, "sum of features", least=self.plan.cohort)
+
     def _opened(self, sealed: SealedFeatures) -> SharedFeatures:
         """The mean features of the round."""
         size = len(sealed.shares) * self.plan.unit.count
-        total: FloatArray = np.zeros(size)
-        if sealed.total:
-            total = self._aggregator.open(sealed.total, "sum of features", least=self.plan.cohort)
+        total = self.total(sealed.total) if sealed.total else np.zeros(size)
         return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)

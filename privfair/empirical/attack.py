@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from accountant.events import Composed, Event, Repeated
@@ -22,6 +22,12 @@ class Claimed:
 
     event: Event
     epsilon: float
+    others: Mapping[str, Claimed] = field(default_factory=dict)
+    """What is claimed instead against adversaries that are named here: who has less noise to see through."""
+
+    def against(self, adversary: str) -> Claimed:
+        """The claim that holds for this adversary."""
+        return self.others.get(adversary, self)
 
 
 class Attack(Protocol):
@@ -46,7 +52,10 @@ class Attack(Protocol):
         ...
 
     def claim(self) -> Claimed:
-        """What everything that a trial releases costs, by the ledger; written by the desk, for the same requests."""
+        """What everything that a trial releases costs, by the ledger; written by the desk, for the same requests.
+
+        One claim for all adversaries, but for those that it names.
+        """
         ...
 
     def trial(self, present: bool) -> Sequence[float]:

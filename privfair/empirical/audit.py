@@ -15,13 +15,20 @@ from accountant.errors import InputError
 from privfair.empirical.attack import Attack
 from privfair.empirical.canaries import CANARIES, VIEWS, CanariesAttack, Guessed, one_run_result
 from privfair.empirical.counts import CountsAttack
+from privfair.empirical.embeddings import POOLED, EmbeddingsAttack
 from privfair.empirical.findings import Finding, Findings
 from privfair.empirical.predictions import PredictionsAttack
 from privfair.empirical.subject import Subject
 from privfair.empirical.updates import UpdatesAttack
 from privfair.empirical.whole_run import WholeRunAttack
 
-ATTACKS: tuple[type[Attack], ...] = (CountsAttack, PredictionsAttack, UpdatesAttack, WholeRunAttack)
+ATTACKS: tuple[type[Attack], ...] = (
+    CountsAttack,
+    PredictionsAttack,
+    EmbeddingsAttack,
+    UpdatesAttack,
+    WholeRunAttack,
+)
 CHANNELS = (*(attack.channel for attack in ATTACKS[:-1]), CanariesAttack.channel, WholeRunAttack.channel)
 FEWEST_RUNS = 3
 TRIALS_OF_A_RUN = 20  # a training run with canaries stands for so many trials
@@ -67,7 +74,7 @@ def audit(
     kinds[CanariesAttack.channel] = CanariesAttack
     reasons = {name: kinds[name].why_not(subject) for name in wanted}
     attacked = [name for name in wanted if reasons[name] is None]
-    views = sum(2 if name in (CanariesAttack.channel, WholeRunAttack.channel) else 1 for name in attacked)
+    views = sum(_adversaries(name, subject) for name in attacked)
     level, found = (1.0 - effort.confidence) / max(1, views), list[Finding]()
     for place, name in enumerate(attacked):
         left = 60.0 * effort.minutes - (time.perf_counter() - started)
@@ -89,6 +96,12 @@ def audit(
     )
 
 
+def _adversaries(channel: str, subject: Subject) -> int:
+    """How many a channel has."""
+    two = channel in (CanariesAttack.channel, WholeRunAttack.channel)
+    return 2 if two or (channel == EmbeddingsAttack.channel and subject.terms.noise_is_shared) else 1
+
+
 def _two_worlds(
     attack: Attack, subject: Subject, effort: Effort, level: float, until: float, report: Report | None
 ) -> list[Finding]:
@@ -106,13 +119,15 @@ def _two_worlds(
         attack.close()
     rows, found = [np.array(absent), np.array(present)], []
     for adversary, columns in attack.views.items():
-        seen = distinguish(rows[0][:, columns], rows[1][:, columns], claim.event, subject.config.privacy.delta, level)
+        told, delta = claim.against(adversary), subject.config.privacy.delta
+        seen = distinguish(rows[0][:, columns], rows[1][:, columns], told.event, delta, level)
+        pooled = subject.colluding if adversary == POOLED else None
         found.append(
             Finding(
                 channel=attack.channel,
                 adversary=adversary,
                 about=attack.about,
-                upper=claim.epsilon,
+                upper=told.epsilon,
                 lower=seen.lower,
                 without_assumption=seen.without_assumption,
                 if_as_stated=seen.if_as_stated,
@@ -123,8 +138,12 @@ def _two_worlds(
                 trials=2 * len(present),
                 seconds=time.perf_counter() - started,
                 # a single client is in every round, and its messages have the sizes of made-up records
-                in_plan=attack.channel != WholeRunAttack.channel
-                or (subject.trainings == subject.rounds and not subject.replaces),
+                in_plan=pooled is None
+                and (
+                    attack.channel != WholeRunAttack.channel
+                    or (subject.trainings == subject.rounds and not subject.replaces)
+                ),
+                pooled=pooled,
             )
         )
     return found

@@ -40,11 +40,13 @@ class Finding:
     seconds: float
     in_plan: bool
     """Whether all of it is part of the plan, whose ε then must not be below the lower bound either."""
+    pooled: float | None = None
+    """ε of the plan where the adversary is server and client together; None: it is one alone."""
 
     @property
     def contradicts(self) -> bool:
         """Whether the lower bound exceeds the claim."""
-        return self.lower > self.upper * TOLERANCE
+        return self.lower > min(self.upper, math.inf if self.pooled is None else self.pooled) * TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,22 @@ class Findings:
         return max((f.lower for f in self.findings if f.in_plan), default=0.0)
 
     @property
+    def collusion(self) -> tuple[float, float] | None:
+        """(measured, claimed by the plan) against server and client together; None where that is nobody more."""
+        found = [(f.lower, f.pooled) for f in self.findings if f.pooled is not None]
+        return max(found, default=None)
+
+    @property
     def fine(self) -> bool:
         """Whether nothing that was measured contradicts what is claimed."""
         return self.lower <= self.planned * TOLERANCE and not any(f.contradicts for f in self.findings)
 
     @property
     def membership(self) -> Finding | None:
-        """The attack that sees most: the whole run, or else the most successful one."""
+        """The attack that sees most: the whole run, or else the most successful one; of one adversary by itself."""
         run = [f for f in self.findings if f.channel == "run" and f.adversary.startswith("white")]
-        return run[0] if run else max(self.findings, key=lambda f: f.accuracy, default=None)
+        alone = [f for f in self.findings if f.in_plan]
+        return run[0] if run else max(alone or self.findings, key=lambda f: f.accuracy, default=None)
 
     @property
     def sentence(self) -> str:
@@ -109,6 +118,7 @@ class Findings:
             "delta": self.delta,
             "adjacency": str(self.adjacency),
             "epsilon": {"lower": self.lower, "upper": _number(self.planned)},
+            "collusion": self.collusion and {"lower": self.collusion[0], "upper": _number(self.collusion[1])},
             "attacks": [_as_json(f) for f in self.findings],
             "skipped": dict(self.skipped),
             "membership": None if self.membership is None else _membership(self.membership, self.sentence),

@@ -33,6 +33,8 @@ class PredictionsAttack:
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Scores without noise have no ε, and some methods share none."""
+        if subject.config.fairness.tracker == "embedding":
+            return "not shared: sums of their features are (embeddings)"
         if subject.terms.sharing is None:
             return "not shared, or shared without noise: no ε is claimed"
         return None if subject.target else "no group is large enough to be heard"

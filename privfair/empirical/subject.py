@@ -21,6 +21,7 @@ from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
 from privfair.datasets.registry import load as load_dataset
 from privfair.privacy.books import budget_at_hand
+from privfair.privacy.collusion import with_collusion
 from privfair.round import begin
 from privfair.run_directory import RunDirectory
 from privfair.setting import Setting, build
@@ -51,7 +52,9 @@ class Subject:
     kind: Kind
     trainings: int  # rounds in which the busiest client trains
     folder: Path  # for ledgers of its own
-    target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate
+    target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate, or whose sums are
+    cohort: int = 1  # no sum of fewer clients' vectors is opened
+    colluding: float | None = None  # ε of the plan against server and one client; None: the same, noise is whole
 
     @property
     def rounds(self) -> int:
@@ -78,13 +81,17 @@ class Subject:
             np.ones((len(rows), len(self.schema.conditions)), dtype=bool),
         )
 
-    def setting(self, train: Records, name: str) -> Setting:
-        """Everything that a run with one client with these records needs, with a ledger of its own."""
+    def setting(self, train: Records, name: str, others: int = 0) -> Setting:
+        """Everything that a run with one client with these records needs, with a ledger of its own.
+
+        `others`: so many more clients, without records.
+        """
         url = f"sqlite:///{self.folder}/{name}.sqlite"
         config = self.config.model_copy(update={"run": self.config.run.model_copy(update={"ledger": url})})
         schema = replace(self.schema, features=tuple(f"x{i}" for i in range(train.features.shape[1])))
-        holder = ClientData("target", train, train.take([]))
-        return build(config, Federation("audit", schema, (holder,)))
+        none = train.take([])
+        holders = [ClientData("target", train, none), *(ClientData(f"other{k}", none, none) for k in range(others))]
+        return build(config, Federation("audit", schema, tuple(holders)))
 
 
 def twin(setting: Setting, train: Records) -> Client:
@@ -92,14 +99,28 @@ def twin(setting: Setting, train: Records) -> Client:
     own = first_client(setting)
     data = ClientData(own.name, train, train.take([]))
     schema = setting.federation.schema
-    return Client(0, data, schema, setting.cells, own.model, own.replica, seed=own.seed, entropy=own.entropy)
+    return Client(
+        0,
+        data,
+        schema,
+        setting.cells,
+        own.model,
+        own.replica,
+        seed=own.seed,
+        entropy=own.entropy,
+        embedder=own.embedder,
+    )
 
 
 def first_client(setting: Setting) -> Client:
-    """The only client of a setting for attacks."""
+    """The attacked client of a setting."""
+    return all_clients(setting)[0]
+
+
+def all_clients(setting: Setting) -> list[Client]:
+    """The attacked client, and those without records, if there are any."""
     inner: Any = setting.backend.inner
-    client: Client = inner.members[0]
-    return client
+    return list(inner.members)
 
 
 def read(path: Path, overrides: tuple[str, ...] = ()) -> tuple[Config, Terms | None]:
@@ -119,7 +140,9 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
         raise InputError("privacy", "must be on: without it nothing is claimed", "off", "Give privacy.epsilon.")
     _require_no_budget(config, "" if federation is None else federation.name)
     run = {"reproducible_noise": False, "ledger": f"sqlite:///{folder}/plan.sqlite", "key": None, "engine": "local"}
-    sums = config.aggregation.model_copy(update={"scheme": "plain", "quantise": True, "keys": None})
+    # noise in shares can be planned with encryption only
+    scheme = "bfv" if config.privacy.distributed_noise and config.scheme == "bfv" else "plain"
+    sums = config.aggregation.model_copy(update={"scheme": scheme, "quantise": scheme == "plain", "keys": None})
     config = config.model_copy(update={"run": config.run.model_copy(update=run), "aggregation": sums})
     if federation is None:
         data = config.data
@@ -129,15 +152,19 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
         if setting.private is None:
             raise InputError("privacy", "must be on", "off")
         planned = terms or begin(setting.server).terms
-        trainings = setting.private.planner.work.most_trainings
+        planner = replace(setting.private.planner, count_releases=planned.count_releases)
+        trainings = planner.work.most_trainings
+        cohort = 1 if planner.work.embedding is None else planner.work.embedding.cohort
+        colluding = with_collusion(planned, planner)["pld"] if planned.noise_is_shared else None
     finally:
         if setting.private is not None:
             setting.private.close()
     schema = replace(federation.schema, inferred=False)
     target = _target(planned)
-    rate = None if target is None else _rate(planned, *target)
+    rate = None if target is None or planned.sharing is None else _rate(planned, *target)
     kind = _kind(setting, schema, target)
-    return Subject(_fixed(config, planned, rate), schema, planned, kind, trainings, folder, target)
+    fixed = _fixed(config, planned, rate)
+    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding)
 
 
 def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
@@ -148,17 +175,25 @@ def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
         privacy["count_noise"] = terms.counting.scale
     if terms.sharing is not None:
         privacy["prediction_noise"] = terms.sharing.noise.scale
+    if terms.embedding is not None:
+        privacy["prediction_noise"] = terms.embedding.noise.multiplier
     if terms.updates is not None:
         u = terms.updates
         privacy |= {"noise_multiplier": u.noise_multiplier, "sampling_rate": u.sampling_rate, "local_steps": u.steps}
     if not any(privacy.get(k) for k in ("count_noise", "prediction_noise", "noise_multiplier")):
         raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
-    tables = config.as_tables() | {"privacy": {k: v for k, v in privacy.items() if v is not None}}
+    tables = config.as_tables() | {
+        "privacy": {k: v for k, v in privacy.items() if v is not None},
+        "aggregation": {"scheme": "plain", "quantise": True, "range": config.aggregation.range},
+    }
     return Config.build(tables)
 
 
 def _target(terms: Terms) -> tuple[int, int] | None:
-    """The client and cell whose records are sampled at the highest rate."""
+    """The client and cell whose records are sampled at the highest rate; the first one whose sums are shared."""
+    if terms.embedding is not None:
+        asked = np.argwhere(terms.embedding.cells)
+        return (int(asked[0][0]), int(asked[0][1])) if len(asked) else None
     if terms.sharing is None or not terms.sharing.quotas.any():
         return None
     quotas = terms.sharing.quotas

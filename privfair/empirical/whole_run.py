@@ -8,12 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from privfair.algorithms.embedding import EmbeddingTracking
 from privfair.arrays import FloatArray
 from privfair.attendance import singles
 from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
 from privfair.clients.objectives import all_scores
 from privfair.empirical.attack import Claimed, claimed
+from privfair.empirical.embeddings import embedder_of
 from privfair.empirical.gradients import Steps, change, clipped_gradients
 from privfair.empirical.messages_law import TINY, log_density
 from privfair.empirical.subject import FEATURES, Kind, Subject, first_client, twin
@@ -23,6 +25,8 @@ from privfair.messages import (
     Asked,
     BundleReply,
     Counts,
+    Embeddings,
+    EmbeddingsRequest,
     Parameters,
     PrivateWork,
     Reply,
@@ -60,7 +64,8 @@ class Recording(InProcess):
 class WholeRunAttack:
     """The run as configured, with an honest server; the record's features are far from all others'.
 
-    Who sees everything adds up what counts, scores and updates say; who has the model alone looks at the record's loss.
+    Who sees everything adds up what counts, scores or sums of features, and updates say; who has the model alone looks
+    at the record's loss.
     """
 
     channel: ClassVar[str] = "run"
@@ -68,10 +73,12 @@ class WholeRunAttack:
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
-        """A channel without noise tells everything."""
+        """A channel without noise tells everything; and the run that is attacked has one client."""
         sharing, updates = subject.config.privacy.predictions, subject.config.privacy.updates
         if updates == "none" or (sharing == "none" and subject.config.federation.method == "mmd_fedavg"):
             return "a channel has no noise: no ε is claimed"
+        if subject.terms.noise_is_shared:
+            return "noise comes in shares of several clients, and one client is attacked: see embeddings and updates"
         return None
 
     def __init__(self, subject: Subject) -> None:
@@ -96,7 +103,12 @@ class WholeRunAttack:
         self._counts = {there: c.cell_counts for there, c in self._clients.items()}
         server = self._setting.server
         size = self._setting.replica.contribution_size
-        self._check = ReplyCheck(server.adder, cells=len(self._setting.cells), contribution_size=size)
+        algorithm = server.algorithm
+        features = None
+        if isinstance(algorithm, EmbeddingTracking) and algorithm.adder is not None:
+            features = (algorithm.adder, algorithm.plan.unit.count)
+        cells = len(self._setting.cells)
+        self._check = ReplyCheck(server.adder, cells=cells, contribution_size=size, features=features)
 
     def _others(self) -> list[Kind]:
         """So many records of every group and label that no cell is left out."""
@@ -119,7 +131,7 @@ class WholeRunAttack:
         return claimed(self._setting, self._cells)
 
     def trial(self, present: bool) -> tuple[float, ...]:
-        """Log-likelihood ratios: of all, of counts, scores and updates; the messages' lengths; the record's fit."""
+        """Log-likelihood ratios: of all, of counts, scores (or sums) and updates; all lengths; the record's fit."""
         recording = Recording(self._clients[present], self._check)
         self._run(replace(self._setting.server, backend=recording))
         parts = {Counts: 0.0, Scores: 0.0, Update: 0.0}
@@ -130,6 +142,9 @@ class WholeRunAttack:
             elif isinstance(request, ScoresRequest) and isinstance(reply, Scores):
                 parts[Scores] += self._of_scores(request, reply)
                 length += sum(cell.size for cell in reply.cells)
+            elif isinstance(request, EmbeddingsRequest) and isinstance(reply, Embeddings):
+                parts[Scores] += self._of_sums(request, reply)
+                length += len(reply.contribution)
             elif isinstance(request, TrainRequest) and isinstance(reply, Update):
                 parts[Update] += self._of_update(request, reply)
         model = self._probe.model
@@ -181,8 +196,25 @@ class WholeRunAttack:
             total += float(np.log(max(TINY, 1 - rate + rate * float(np.mean(ratio)))))
         return total
 
+    def _of_sums(self, request: EmbeddingsRequest, reply: Embeddings) -> float:
+        """How much nearer the sums are to those of all records than to those without the attacked one."""
+        if request.release is None:
+            return 0.0
+        told, exact = self._sums(reply), replace(request, release=None)
+        logs = {}
+        for there, client in self._clients.items():
+            distance = (told - self._sums(client.respond(exact))) / request.release.share_scale
+            logs[there] = -0.5 * float(distance @ distance)
+        return logs[True] - logs[False]
+
+    def _sums(self, reply: Reply) -> FloatArray:
+        if not isinstance(reply, Embeddings):
+            raise TypeError(type(reply).__name__)
+        return embedder_of(self._probe).total(reply.contribution)
+
     def _of_update(self, request: TrainRequest, reply: Update) -> float:
         """The update along what the record's gradient has that no other's has."""
+        request = self._probe.opened(request)
         work, model = request.work, request.model
         if not isinstance(work, PrivateWork) or not isinstance(model, Parameters):
             return 0.0

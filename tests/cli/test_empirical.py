@@ -103,6 +103,30 @@ def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path:
     assert Path(tmp_path / "l.sqlite").read_bytes() == rows  # the run's own ledger is as it was
 
 
+@pytest.mark.slow
+def test_a_finished_run_with_noise_in_shares_is_held_against_both_of_its_claims(config: Path, tmp_path: Path) -> None:
+    privacy = {"epsilon": 4.0, "sampling_rate": 0.5, "local_steps": 1, "distributed_noise": True, "smallest_cohort": 3}
+    out = tmp_path / "run"
+    result = privfair.train(privacy=privacy, federation={"rounds": 1}, fairness={"tracker": "embedding"}, out=out,
+                            run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"})  # fmt: skip
+    options = ("--channel", "embeddings", "--channel", "run", "--trials", "80")
+    told = json.loads(run("--empirical", str(out), *options, "--json").stdout)
+    assert [(a["channel"], a["adversary"]) for a in told["attacks"]] == [
+        ("embeddings", "client"),
+        ("embeddings", "server and client"),
+    ]
+    own, pooled = (a["epsilon"]["upper"] for a in told["attacks"])
+    assert own == pytest.approx(result.privacy["by_channel"]["embeddings"]["pld"], rel=1e-3)
+    assert own < pooled < told["collusion"]["upper"]
+    stated = result.privacy["collusion"]["server_and_one_client"]["pld"]
+    assert told["collusion"]["upper"] == pytest.approx(stated, rel=1e-3)
+    assert "noise comes in shares" in told["skipped"]["run"]
+    shown = run("--empirical", str(out), *options, "--figure", "bounds.png")
+    assert shown.exit_code == 0
+    assert shown.stdout.count("server and client") == 2  # the attack, and its row under the whole plan
+    assert Path("bounds.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     with Ledger("sqlite:///privfair-ledger.sqlite") as ledger:
         ledger.set_budget("synthetic", Budget(3.0, 1e-6))
@@ -112,7 +136,7 @@ def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     other = ("--empirical", str(config), "--ledger", "sqlite:///elsewhere.sqlite")
     wrong = run(*other, "--channel", "embedings")
     assert isinstance(wrong.exception, InputError)
-    assert "channel must be one of counts, predictions, updates, canaries, run; found 'embedings'" in str(
+    assert "channel must be one of counts, predictions, embeddings, updates, canaries, run; found 'embedings'" in str(
         wrong.exception
     )
     few = run(*other, "--trials", "3")

@@ -22,6 +22,7 @@ PRIVATE: dict[str, Any] = {
     **{"count_noise": 1.0, "prediction_noise": 0.5, "prediction_rate": 1.0},
     **{"noise_multiplier": 1.0, "sampling_rate": 1.0, "local_steps": 1},
 }
+SHARED: dict[str, Any] = {**PRIVATE, "distributed_noise": True}
 
 
 def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
@@ -30,7 +31,15 @@ def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(setting, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
 
 
-def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, **sections: Any) -> Subject:
+def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 1, **sections: Any) -> Subject:
     """The plan of this [privacy], ready for attacks."""
     config = Config.build({"privacy": privacy, "federation": {"rounds": rounds}, **sections})
-    return prepare(config, folder, federation=toy(clients=1, records=120))
+    return prepare(config, folder, federation=toy(clients=clients, records=120))
+
+
+def plan_of_sums(
+    folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 1, kernel: str = "energy", **sections: Any
+) -> Subject:
+    """The same for the tracker of features, which samples no record."""
+    whole = {key: value for key, value in privacy.items() if key != "prediction_rate"}
+    return plan(folder, whole, rounds, clients, fairness={"tracker": "embedding", "kernel": kernel}, **sections)

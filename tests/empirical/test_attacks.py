@@ -165,7 +165,9 @@ def test_what_cannot_be_audited_is_refused_with_the_reason(tmp_path: Path) -> No
 
 def test_unknown_channels_are_refused_and_silent_ones_skipped(tmp_path: Path) -> None:
     subject = plan(tmp_path, PUBLIC)
-    with pytest.raises(InputError, match="channel must be one of counts, predictions, updates, canaries, run"):
+    with pytest.raises(
+        InputError, match="channel must be one of counts, predictions, embeddings, updates, canaries, run"
+    ):
         audit(subject, channels=["embedings"])
     silent = replace(subject, terms=replace(subject.terms, sharing=None))
     found = audit(silent, channels=["counts", "predictions"])
