@@ -78,11 +78,19 @@ def gaussian_upper_nodes(multiplier: float, order: float, grid: int = 0) -> Node
 
     Gauss-Legendre on panels so short that the integrand changes by at most e^±4 along one and its mixture
     stays away from zero around it; see `_panels`. On a grid, the sum over the grid points themselves.
+
+    With too many of them, the nodes of a continuous Gaussian of scale √(σ² − s²) steps, s = 8, which costs at least
+    as much. Rounded at random to k with probability exp(−(k − y)²/2s²)/θ(y), it becomes discrete Gaussian of scale σ
+    around the same integer, if θ(y) = Σ_k exp(−(k − y)²/2s²) is constant; it is up to a factor of 1 ± 2e^{−2π²s²},
+    1 ± 1e-548. Rounding is post-processing, and the same for both sides of a divergence, mixtures too.
     """
     z = multiplier
     high = order + 1.0 + TAIL * z
     if grid:
-        return gaussian_grid(z, 0.5, high, grid)
+        found = gaussian_grid(z, 0.5, high, grid)
+        if found is not None or z * grid < 1000.0:
+            return found
+        z = math.sqrt(z * z - (8.0 / grid) ** 2)
     half_width = min(0.4 * z * z, 4.0 * z * z / (order + high))
     panels = _panels(0.5, high, half_width)
     if panels is None:

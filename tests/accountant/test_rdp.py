@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
@@ -389,6 +389,7 @@ def test_sampling_everybody_is_not_sampling() -> None:
     rate=st.floats(-12.0, 0.0).map(lambda e: 10**e),
     steps=st.integers(1, 50),
 )
+@example(kind=DiscreteGaussian, sampling="fixed", scale=10**3.25, rate=0.1, steps=1)
 @settings(max_examples=60, deadline=None)
 def test_curves_rise_with_the_order_and_fall_with_noise_whatever_the_numbers(
     kind: type[Gaussian], sampling: str, scale: float, rate: float, steps: int
@@ -411,6 +412,20 @@ def test_curves_rise_with_the_order_and_fall_with_noise_whatever_the_numbers(
     assert np.all(noisier <= curve * (1 + 1e-8))
     unsampled = rdp(event(scale).event, orders)
     assert np.all(curve <= unsampled * (1 + 1e-8))
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_a_grid_too_fine_to_be_summed_costs_no_less_and_hardly_more(steps: int) -> None:
+    """A continuous Gaussian of scale √(σ² − 64) stands for it; just below that size the exact sum can be compared."""
+    orders = (1.01, 2.0, 31.0, 100.0)
+
+    def cost(kind: type[Gaussian], scale: float) -> np.ndarray:
+        return rdp(FixedSizeSampled(1, 10, kind(scale, steps, REPLACE)), orders)
+
+    summed = cost(DiscreteGaussian, 1800.0)
+    assert np.all(summed <= cost(Gaussian, math.sqrt(1800.0**2 - 64)) * (1 + 1e-8))
+    assert cost(DiscreteGaussian, 1950.0) == pytest.approx(cost(Gaussian, math.sqrt(1950.0**2 - 64)), rel=1e-9)
+    assert np.all(cost(DiscreteGaussian, 1950.0) < summed)
 
 
 def test_orders_must_be_above_one() -> None:
