@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -45,6 +45,7 @@ class DatasetAudit:
     """What was spent on one dataset. ε is None where none is claimed: for simulations.
 
     changing: per attribute, ε between datasets in which one person is in another of its groups.
+    rdp_for_pld: whether RDP's bound stands for PLD's somewhere, as there were too many different sums to compute.
     """
 
     state: DatasetState
@@ -59,6 +60,7 @@ class DatasetAudit:
     by_run: tuple[Line, ...]
     budget_changes: tuple[BudgetChange, ...]
     burn_down: tuple[Point, ...]
+    rdp_for_pld: bool = False
 
     @property
     def left(self) -> float | None:
@@ -154,8 +156,9 @@ def _dataset(
 
     def lines(column: str, names: Iterable[str]) -> tuple[Line, ...]:
         result = []
-        for name in sorted(names):
-            chosen_counts = {source: count for source, count in counts.items() if getattr(source, column) == name}
+        own = {name: {s: n for s, n in counts.items() if getattr(s, column) == name} for name in names}
+        for name in sorted(own, key=lambda name: (len({source.body for source in own[name]}), name)):
+            chosen_counts = own[name]
             if column == "client":
                 found = exposure.of_worst(whole, client=name)
             elif column == "group":
@@ -163,22 +166,34 @@ def _dataset(
             else:
                 found = exposure.of_worst(view(chosen_counts))
             result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found))
-        return tuple(result)
+        return tuple(sorted(result, key=lambda line: line.name))
 
+    total = None if state.simulation else exposure.of_worst(whole)
+    # PLD is computed for so many sums only: first of channels and runs, which statements have too; then of clients.
+    by_channel = lines("channel", {source.channel for source in counts})
+    by_run = lines("run", {source.run for source in counts})
+    by_client = lines("client", {source.client for source in counts})
+    by_group = lines("group", {group for _, group in whole if group})
     return DatasetAudit(
         state,
         chosen,
         sum(counts.values()),
-        None if state.simulation else exposure.of_worst(whole),
+        total,
         _spent(budget, counts) if budget else None,
-        lines("client", {source.client for source in counts}),
-        lines("group", {group for _, group in whole if group}),
+        by_client,
+        by_group,
         _changing(state, whole, exposure),
-        lines("channel", {source.channel for source in counts}),
-        lines("run", {source.run for source in counts}),
+        by_channel,
+        by_run,
         tuple(changes),
-        () if state.simulation else tuple(burn_down(state.name, segments, changes, chosen)),
+        () if total is None else tuple(_no_more_than(total, burn_down(state.name, segments, changes, chosen))),
+        exposure.rdp_for_pld,
     )
+
+
+def _no_more_than(total: Epsilon, points: Iterable[Point]) -> Iterable[Point]:
+    """The points of a burn-down, none above ε of everything: they are computed on a coarser grid of orders."""
+    return (replace(point, epsilon=min(point.epsilon, total.rdp)) for point in points)
 
 
 def _changing(state: DatasetState, whole: View, exposure: Exposure) -> tuple[Line, ...]:
@@ -202,7 +217,7 @@ def _compare_caches(connection: Connection, tally: Tally, counts: dict[Source, i
     """Report where the small tables beside the chain do not say what the rows say."""
     try:
         cached = {state.name: state for state in books.read_states(connection)}
-    except (ValueError, TypeError) as error:  # InputError and JSONDecodeError are ValueErrors
+    except LedgerBroken as error:
         tally.check.report(0, f"what is kept about the datasets cannot be read: {error}")
         return
     for name in sorted(cached.keys() | tally.states.keys()):

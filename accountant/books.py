@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from accountant import schema
 from accountant.budget import Budget
+from accountant.errors import LedgerBroken
 from accountant.events import Event
 from accountant.neighbouring import Adjacency, Neighbouring, NeighbouringMismatch, Unit
 from accountant.spending import Draft, Source
@@ -82,13 +83,19 @@ def read_states(connection: Connection) -> list[DatasetState]:
 
 
 def _state(name: str, simulation: int, fingerprint: str, adjacency: str, unit: str, budget: str) -> DatasetState:
-    return DatasetState(
-        name,
-        bool(simulation),
-        fingerprint,
-        Neighbouring(Adjacency(adjacency), Unit(unit)) if adjacency else None,
-        _budget(budget) if budget else None,
-    )
+    try:
+        return DatasetState(
+            name,
+            bool(simulation),
+            fingerprint,
+            Neighbouring(Adjacency(adjacency), Unit(unit)) if adjacency else None,
+            _budget(budget) if budget else None,
+        )
+    except (ValueError, TypeError) as error:  # InputError and JSONDecodeError are ValueErrors
+        raise LedgerBroken(
+            f"What is kept about dataset {name!r} cannot be read ({error}): the books were changed. privfair audit "
+            "tells what was; put back a copy of the ledger."
+        ) from None
 
 
 _budget = lru_cache(maxsize=256)(Budget.from_json)

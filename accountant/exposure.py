@@ -39,12 +39,13 @@ class Exposure:
 
     with_pld: also by privacy loss distributions, which hold for plans fixed before their first release.
     pld_limit: at most so many different compositions by PLD, which takes up to a second each; beyond that
-    number, RDP's bound takes its place.
+    number, RDP's bound takes its place, and `rdp_for_pld` says so.
     """
 
     delta: float
     with_pld: bool = True
     pld_limit: int = 12
+    rdp_for_pld: bool = False
     _on_grid: dict[Parts, float] = field(default_factory=dict)
     _rdp: dict[Parts, float] = field(default_factory=dict)
     _pld: dict[Parts, float] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class Exposure:
         seen = {_parts(releases, payers) for one in few for payers in one.records()}
         by_rdp, by_pld = self._worst_rdp(seen), self._worst_pld(seen)
         largest = self._largest(releases, many)
+        self.rdp_for_pld |= self.with_pld and bool(many)
         return Epsilon(max(by_rdp, largest), None if by_pld is None else max(by_pld, largest))
 
     def _largest(self, releases: View, many: list[Client]) -> float:
@@ -113,6 +115,7 @@ class Exposure:
     def _pld_of(self, parts: Parts) -> float:
         if parts not in self._pld:
             if len(self._pld) >= self.pld_limit:
+                self.rdp_for_pld = True
                 return math.inf
             try:
                 self._pld[parts] = epsilon(as_event(parts), self.delta, method="pld")

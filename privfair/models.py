@@ -49,7 +49,7 @@ def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dty
         elif name == "mlp":
             module = _perceptron(features, hidden)
         else:
-            module = _factory(name)(features)
+            module = _made(name, features)
     if not isinstance(module, nn.Module):
         raise InputError("model.name", "must name a factory that returns a torch.nn.Module", type(module).__name__)
     return module.to(dtype)
@@ -61,6 +61,16 @@ def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], 1))
+
+
+def _made(name: str, features: int) -> Any:
+    """What a factory of the user's own makes; what it raises is told as an error of the configuration."""
+    factory = _factory(name)
+    try:
+        return factory(features)
+    except Exception as error:
+        rule = f"must name a factory that takes the number of features ({type(error).__name__}: {error})"
+        raise InputError("model.name", rule, name, f"It was called with {features}.") from error
 
 
 def _factory(name: str) -> Callable[[int], Any]:

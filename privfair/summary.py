@@ -19,6 +19,7 @@ from privfair.fairness.metrics import (
 )
 from privfair.fairness.released import released_figures
 from privfair.interfaces import ServerState
+from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.randomness import stream
 from privfair.versions import installed
@@ -38,6 +39,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "engine": config.run.engine,
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
+        "unseen_groups": [] if setting.private is None else unseen(outcome.state.terms, setting.private.planner.cells),
         "absent": absences(outcome.state, [c.name for c in setting.federation.clients]),
         "data": {
             "name": setting.federation.name,

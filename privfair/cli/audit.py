@@ -14,11 +14,13 @@ from rich.table import Table
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
+from privfair.reports.numbers import RDP_FOR_PLD
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line
 
 SHOWN_LINES = 10
+TRIALS, MINUTES = 2000, 5.0
 
 
 def audit(
@@ -51,10 +53,10 @@ def audit(
     ] = None,
     trials: Annotated[
         int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
-    ] = 2000,
+    ] = TRIALS,
     minutes: Annotated[
         float, typer.Option(help="With --empirical: stop after so long, but for 80 trials an attack.")
-    ] = 5.0,
+    ] = MINUTES,
     as_json: JsonOption = False,
 ) -> None:
     """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
@@ -78,6 +80,9 @@ def audit(
             empirical, channel or (), trials=trials, minutes=minutes, ledger=ledger, figure=figure, as_json=as_json
         )
         return
+    if channel or trials != TRIALS or minutes != MINUTES:
+        remedy = "Name the run or configuration to attack: --empirical PATH."
+        raise InputError("--channel, --trials and --minutes", "go with --empirical only", "no --empirical", remedy)
     from accountant import audit as auditing
     from accountant.chain import LedgerBroken
 
@@ -208,6 +213,8 @@ def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
     ):
         _add_lines(table, kind, lines)
     console.print(table)
+    if dataset.rdp_for_pld:
+        console.print(f"[dim]{RDP_FOR_PLD}[/]")
 
 
 def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:

@@ -42,6 +42,7 @@ def _dataset(dataset: DatasetAudit) -> dict[str, Any]:
         "unit": state.neighbouring.unit.value if state.neighbouring else None,
         "delta": dataset.delta,
         "epsilon": _epsilon(dataset.epsilon),
+        "rdp_for_pld": dataset.rdp_for_pld,
         "releases": dataset.releases,
         "budget": _budget(dataset),
         "budget_changes": [_change(change) for change in dataset.budget_changes],

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from accountant.errors import InputError, Refused
 from privfair.cli.privacy_tables import print_plan, print_statement
+from privfair.reports.numbers import plural
 
 if TYPE_CHECKING:
     from privfair.api import Result
@@ -102,10 +104,11 @@ def _print(result: Result, config: Config) -> None:
     records = sum(c.get("test", 0) for c in metrics["data"]["clients"].values())
     ignores_lambda = config.federation.method in ("fedavg", "agnostic", "fedfb")
     strength = "" if ignores_lambda else f", λ = {config.fairness.strength:g}"
+    clients = plural(len(metrics["data"]["clients"]), "client")
     console.print(
-        f"[bold]{config.federation.method}[/] on {config.data.name}: {len(metrics['data']['clients'])} clients, "
-        f"{metrics['rounds']} rounds{strength}, {metrics['seconds']['total']:.1f} s. "
-        + (f"Figures on the {records} test records of all clients." if records else "")
+        f"[bold]{config.federation.method}[/] on {config.data.name}: {clients}, "
+        f"{plural(metrics['rounds'], 'round')}{strength}, {metrics['seconds']['total']:.1f} s. "
+        + (f"Figures on the {plural(records, 'test record')} of all clients." if records else "")
     )
     if metrics["figures"] == "released":
         if result.accuracy is None:
@@ -130,6 +133,9 @@ def _print(result: Result, config: Config) -> None:
         console.print(f"unfairness by {attribute}: {told}")
     for note in metrics["data"]["notes"]:
         console.print(f"{config.data.name}: {note}", style="dim", markup=False)
+    if metrics["unseen_groups"]:
+        names = escape("; ".join(metrics["unseen_groups"]))
+        console.print(f"[yellow]Not seen by the fairness term, too few records by released counts:[/] {names}")
     print_statement(console, metrics["privacy"])
     console.print(f"  run  {result.out}")
 

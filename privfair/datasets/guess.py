@@ -39,7 +39,7 @@ MARKS = (
 )  # fmt: skip
 POSITIVE = (
     "yes", "y", "true", "1", "positive", "pos", "good", "hired", "approved", "accepted", "admitted", "granted",
-    ">50k", "default", "high",
+    ">50k", "default", "high", "ja", "oui", "sí", "si", "sim", "tak",
 )  # fmt: skip
 MOST_CLIENTS = 200
 NAMES_SHOWN = 10
@@ -88,7 +88,8 @@ def guess(table: Table, *, label: str | None = None, sensitive: str | None = Non
         if sensitive is None:
             names = _shown([name for name in groups if name not in taken])
             remedy = f"Name the column: --sensitive COLUMN. Columns with 2 to {MOST_GROUPS} values: {names}."
-            raise InputError("sensitive column", "must be named, as no name tells it", _shown(table.columns), remedy)
+            rule = f"must be named, as no name of a column with 2 to {MOST_GROUPS} values tells it"
+            raise InputError("sensitive column", rule, _shown(table.columns), remedy)
         taken.append(sensitive)
         reasons["sensitive"] = "guessed by its name"
     if client is None:
@@ -144,9 +145,7 @@ def _label(columns: Mapping[str, Profile], taken: Sequence[str]) -> tuple[str, s
     if two:
         return list(two)[-1], "guessed: the last column with two values"
     remedy = "Name it: --label COLUMN, one with two values, or with numbers for a regression."
-    raise InputError(
-        "label", "must be named, as no name tells it and no column has two values", _shown(list(columns)), remedy
-    )
+    raise InputError("label", "must be named, as no other column has two values", _shown(list(columns)), remedy)
 
 
 def _task(name: str, values: Sequence[str], *, named: bool) -> tuple[Literal["binary", "regression"], str | None]:

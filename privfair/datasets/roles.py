@@ -39,7 +39,10 @@ def read_roles(
     given += [(role, name) for role, name in (("client", client), ("test", test), ("id", identity)) if name is not None]
     for role, name in given:
         if name not in table.columns:
-            raise InputError(role, "must be a column of the file", name, nearest(str(name), table.columns))
+            remedy = nearest(str(name), table.columns)
+            if len(table.columns) == 1:
+                remedy += ' If another character than a comma separates the values, name it: delimiter = ";".'
+            raise InputError(role, "must be a column of the file", name, remedy)
         if role != "label" and name == label:
             raise InputError(role, "must be another column than the label", name)
     return Roles(label, tuple(attributes), client, test, identity, dict(conditions))

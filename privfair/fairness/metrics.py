@@ -230,7 +230,8 @@ def confidence_intervals(
 ) -> Intervals:
     """Bootstrap intervals over the drawing of the records: accuracy, every unfairness figure, the rates of every group.
 
-    A largest difference is biased upwards under resampling; its percentiles are shifted by that bias and cut at 0.
+    A largest difference is biased upwards under resampling; its percentiles are shifted by that bias and cut at 0, and
+    at 1 where it is one of shares.
     """
     sample = _Sample.of(predicted, schema, attribute)
     n = sample.groups.size
@@ -246,7 +247,8 @@ def confidence_intervals(
     for name, estimate in _differences(sample.rates()).items():
         values = np.array([value for value in (_differences(r)[name] for r in rates) if value is not None])
         if estimate is not None and values.size:
-            figures[name] = _pair(np.maximum(np.quantile(values, tails) - (values.mean() - estimate), 0.0))
+            most = 1.0 if sample.binary and name != "risk_parity" else np.inf
+            figures[name] = _pair(np.clip(np.quantile(values, tails) - (values.mean() - estimate), 0.0, most))
     groups: dict[str, dict[str, tuple[float, float]]] = {}
     for g, group in enumerate(schema.sensitive[attribute].values):
         for name in rates[0]:

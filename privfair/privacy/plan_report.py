@@ -89,6 +89,12 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
     left_out = int(np.count_nonzero(terms.records == 0))
     if left_out:
         lines.append(f"Clients with a released count below {terms.least}, which take no part: {left_out}.")
+    alone = unseen(terms, planner.cells)
+    if alone:
+        lines.append(
+            f"Released counts below {terms.least} at every client: {'; '.join(alone)}. Nothing is shared of them, and "
+            "the fairness term does not see them."
+        )
     if terms.fairness_noise is not None:
         lines.append(_expected_error(terms, planner))
         heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())
@@ -97,6 +103,17 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             f"{privacy.max_grad_norm:g}: gradients of small groups are clipped first."
         )
     return lines
+
+
+def unseen(terms: Terms, cells: Cells) -> list[str]:
+    """Groups of which no client shares anything, as their released counts are too small: tracking passes them over."""
+    if terms.sharing is not None:
+        shared = terms.sharing.quotas
+    elif terms.embedding is not None:
+        shared = terms.embedding.cells
+    else:
+        return []
+    return [name.removesuffix(", everyone") for n, name in enumerate(cells.names) if not shared[:, n].any()]
 
 
 def _expected_error(terms: Terms, planner: Planner) -> str:
@@ -115,7 +132,11 @@ def _expected_error(terms: Terms, planner: Planner) -> str:
     sharing = terms.sharing
     heard = [c for c in range(len(planner.cells)) if sharing.quotas[:, c].any()]
     worst = _worst_pair({c: standard_error(terms, sharing, c) for c in heard}, planner.cells)
-    return f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
+    told = f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
+    width = sharing.noise.high - sharing.noise.low
+    if worst >= width / 2:
+        told += f" Scores have a range of {width:g} only: in a single round noise hides any gap."
+    return told
 
 
 def sum_error(terms: Terms, shared: PrivateEmbedding, cell: int) -> float:

@@ -10,7 +10,7 @@ from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import Cell, count, delta, epsilon_cell, percent, plural
+from privfair.reports.numbers import RDP_FOR_PLD, Cell, count, delta, epsilon_cell, percent, plural
 from privfair.reports.pages import render_page
 
 KINDS = {
@@ -36,6 +36,7 @@ class Dataset:
     tables: list[dict[str, Any]]
     changes: list[list[str]]
     figure: Figure | None
+    remark: str
 
 
 def audit_page(report: AuditReport) -> str:
@@ -102,6 +103,7 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
             for change in dataset.budget_changes
         ],
         burn_down_figure(str(number), dataset),
+        RDP_FOR_PLD if dataset.rdp_for_pld else "",
     )  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (
-        f"{kept} While it is, somebody who sees everything that was released from these data and guesses whether a "
-        "certain record is among them, holding both for equally likely, is right in at most "
+        f"{kept} While it is, somebody who sees everything that these books say was released, and guesses whether a "
+        "certain record is among the data, holding both for equally likely, is right in at most "
         f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
     ), "good"

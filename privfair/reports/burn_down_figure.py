@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from accountant.audit import DatasetAudit
+from accountant.burndown import Point
 from privfair.reports.figures import Figure, Trace, axis, line, plain
 from privfair.reports.numbers import Cell, epsilon_cell, percent
 
@@ -37,15 +39,20 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
         traces,
         {"xaxis": axis("", type="date", nticks=6), "yaxis": axis("ε so far", rangemode="tozero")},
         ["time (UTC)", "ε so far (RDP)", "budget left"],
-        [
-            [
-                point.at[:19].replace("T", " "),
-                epsilon_cell(point.epsilon),
-                Cell(percent(point.left), _finite(point.left)),
-            ]
-            for point in points
-        ],
+        _rows(points),
     )
+
+
+def _rows(points: Sequence[Point]) -> list[list[str | Cell]]:
+    """The points as a table, without rows that read like the one before."""
+    rows: list[list[str | Cell]] = []
+    read: list[str] = []
+    for point in points:
+        at, spent = point.at[:19].replace("T", " "), epsilon_cell(point.epsilon)
+        left = Cell(percent(point.left), _finite(point.left))
+        if read != (read := [at, spent.text, left.text]):
+            rows.append([at, spent, left])
+    return rows
 
 
 def _finite(value: float | None) -> float | None:

@@ -83,6 +83,7 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
         "bytes": metrics["bytes"],
         "engine": metrics["engine"],
         "rounds": metrics["rounds"],
+        "unseen": metrics.get("unseen_groups", []),
         "absent": metrics["absent"],
         "budgeted": metrics["figures"] == "released",
         "data": {

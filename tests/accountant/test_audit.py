@@ -177,6 +177,14 @@ def test_text_that_is_no_text_is_reported_not_raised(books, tmp_path):
 # --- caches beside the chain --------------------------------------------------------------------------------------
 
 
+def test_what_is_kept_of_a_dataset_and_cannot_be_read_is_refused(books, tmp_path):
+    with tampered(books, tmp_path, "UPDATE datasets SET budget = '{'") as ledger:
+        with pytest.raises(LedgerBroken, match="What is kept about dataset 'patients' cannot be read"):
+            ledger.budget("patients")
+        with pytest.raises(LedgerBroken, match="privfair audit tells what"):
+            ledger.reserve([Spend("patients", STEP, client="a")])
+
+
 def test_lowered_totals_are_found_and_rebuilt(books, tmp_path):
     with Ledger(f"sqlite:///{books}") as ledger:
         head, spent = ledger.head(), ledger.spent("patients")
@@ -337,6 +345,27 @@ def test_pld_beyond_the_limit_is_bounded_by_rdp(ledger, monkeypatch):
         assert exact.epsilon.pld <= line.epsilon.pld <= line.epsilon.rdp
     assert sum(line.epsilon.pld == line.epsilon.rdp for line in one_pld.by_client) == 3
     assert not any(line.epsilon.pld == line.epsilon.rdp for line in all_pld.by_client)
+    assert (one_pld.rdp_for_pld, all_pld.rdp_for_pld) == (True, False)
+
+
+def test_channels_come_before_clients_where_pld_is_limited(ledger, monkeypatch):
+    """A statement has ε by channel too: both must say the same."""
+    for number in range(4):
+        client = f"c{number}"
+        ledger.reserve([Spend("d", STEP, client=client, channel="updates", count=50)])
+        ledger.reserve([Spend("d", Laplace(5.0 + number), client=client, channel="counts")])
+    monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=9))
+    (found,) = audit(ledger).datasets
+    channels = {line.name: line.epsilon.pld for line in found.by_channel}
+    assert channels["updates"] == pytest.approx(epsilon(Repeated(STEP, 50), 1e-5, "pld"))
+    assert channels["counts"] == pytest.approx(epsilon(Laplace(5.0), 1e-5, "pld"))
+
+
+def test_the_burn_down_ends_at_epsilon_of_everything(ledger):
+    """Curves that cross: the largest at every order is above each of them."""
+    ledger.reserve([Spend("d", Gaussian(2.0), client="a"), Spend("d", Laplace(0.9), client="b")])
+    (found,) = audit(ledger, pld=False).datasets
+    assert found.burn_down[-1].epsilon == found.epsilon.rdp
 
 
 def test_simulations_claim_no_epsilon(ledger):

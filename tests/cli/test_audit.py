@@ -4,12 +4,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from accountant import Budget, Gaussian, InputError, Laplace, Ledger, NotPrivate, PoissonSampled, epsilon
+from accountant.exposure import Exposure
 from accountant.signing import OwnerKey
 from accountant.spending import Spend
 from privfair.cli import audit as command
@@ -244,3 +246,18 @@ def test_the_command_loads_neither_torch_nor_the_heavy_libraries():
     code += "print([m for m in ('torch', 'scipy', 'pandas', 'matplotlib', 'sqlalchemy', 'numpy') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+def test_options_of_an_attack_without_one_are_refused(url):
+    for option in (("--channel", "updates"), ("--trials", "100"), ("--minutes", "1")):
+        result = run("--ledger", url, *option)
+        assert isinstance(result.exception, InputError)
+        assert "go with --empirical only" in str(result.exception)
+
+
+def test_lines_without_pld_are_told(url, monkeypatch):
+    told = "In the others ε (PLD) is RDP's bound"
+    assert told not in " ".join(run("--ledger", url).stdout.split())
+    monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=1))
+    assert told in " ".join(run("--ledger", url).stdout.split())
+    assert json.loads(run("--ledger", url, "--json").stdout)["datasets"]["patients"]["rdp_for_pld"]

@@ -198,7 +198,7 @@ AGES = "y,age,x\n" + "".join(f"{i % 2},{i},{i % 3}\n" for i in range(40))
         ("", "", "CSV must have a first line that names the columns; found 'an empty file'. Its first line names"),
         ("y,sex,x\n", "", "the file must have records below its first line; found 'a header only'. Add records"),
         ("5,1,0.3\n4,0,0.9\n", "", "names the columns; found 'a first line of which 3 of 3 are numbers'. Put a line"),
-        ("sex,x\nF,1.5\nM,2.5\nF,3.5\n", "", "label must be named, as no name tells it and no .* --label COLUMN, one"),
+        ("sex,x\nF,1.5\nM,2.5\nF,3.5\n", "", "label must be named, as no other column has .* --label COLUMN, one"),
         (
             "y,a,b\n0,u,1\n1,v,2\n1,u,2\n",
             "",

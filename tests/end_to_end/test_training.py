@@ -217,6 +217,10 @@ def test_custom_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"data": {"clientss": 3}}, "clients"),
         ({"model": {"name": "tree"}}, "model.name must be logistic, mlp or package.module:factory; found 'tree'"),
         ({"model": {"name": "no.such:thing"}}, "model.name must name a factory that can be imported"),
+        (
+            {"model": {"name": "os:getcwd"}},
+            "model.name must name a factory that takes the number of features .TypeError",
+        ),
         ({"model": {"hidden": [0]}}, "model.hidden is wrong: widths of hidden layers must be 1 or more"),
         ({"fairness": {"notion": "conditional_statistical_parity"}}, "needs conditioning sets"),
         ({"fairness": {"notion": "risk_parity"}, "federation": {"method": "fedfb"}}, "must be one of .* for fedfb"),

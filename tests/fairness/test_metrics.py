@@ -100,6 +100,14 @@ def test_confidence_intervals_have_the_right_width() -> None:
         assert low <= (value or 0.0) <= high
 
 
+def test_no_interval_of_a_difference_of_shares_ends_above_one() -> None:
+    """Few records: shifting by the bias would move its end beyond."""
+    for seed in range(5):
+        predicted, schema = example(12, 3)
+        figures = confidence_intervals(predicted, schema, np.random.default_rng(seed)).figures
+        assert all(0 <= low <= high <= 1 for name, (low, high) in figures.items() if name != "risk_parity")
+
+
 def test_a_notion_is_measured_on_its_own_sets() -> None:
     predicted, schema = example(200, 2)
     cells = Cells.of(EQUALIZED_ODDS, schema)
