@@ -57,7 +57,7 @@ def pld_epsilon(event: Event, delta: float, interval: float = INTERVAL) -> float
         return math.inf
     hidden = rounding(event)
     if hidden >= delta:
-        remedy = "A larger delta, or method='rdp'."
+        remedy = 'Ask for a larger one, or for method "rdp" (--method rdp).'
         raise TooFine("delta", f"must be above {hidden:.2g}, the rounding of so many releases, for PLD", delta, remedy)
     return float(composed.get_epsilon_for_delta(delta - hidden))
 
