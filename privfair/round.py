@@ -106,7 +106,7 @@ class KeptByServer:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The new parameters."""
-        self.replica.advance(total, share)
+        self.replica.advance(total, share, state.terms.sum_step)
         return self.replica.message()
 
 
@@ -119,7 +119,8 @@ class KeptByClients:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The sum, for the clients to open."""
-        return Sealed(state.model.round + 1 if isinstance(state.model, Sealed) else 1, total, share)
+        number = state.model.round + 1 if isinstance(state.model, Sealed) else 1
+        return Sealed(number, total, share, state.terms.sum_step)
 
 
 @dataclass(frozen=True)
@@ -208,16 +209,20 @@ def run_round(state: ServerState, server: Server) -> ServerState:
             participation=participation,
             correct=optimizer.uses_control,
             snapshot_at=snapshot_at,
+            release=terms.release(client),
         )
 
+    if len(trainers) < terms.least_updates:
+        rule = f"must be at most the number of clients that train in a round, {len(trainers)}"
+        raise InputError("privacy.smallest_cohort", rule, terms.least_updates, "Too small a share of noise is left.")
     trained, told = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
     updates = answered(Update, list(trained), list(trained.values()))
     memory = algorithm.heard(state, memory, answered(Scores, list(told), list(told.values())))
 
-    # 4 ---- aggregate: the mean over those who answered, by their weights
+    # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
     model = state.model
     share = share_of(weights, trainers, list(updates))
-    if share > 0:
+    if share > 0 and len(updates) >= terms.least_updates:
         total = server.adder.add([u.contribution for u in updates.values()], names=[f"client {k}" for k in updates])
         model = server.keeper.step(state, total, share)
     memory = algorithm.after(state, memory, model, ask)

@@ -20,6 +20,7 @@ KINDS = {
     "by_run": ("run", "By run, each alone; they do not simply add up"),
     "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
 }
+WHOLE = {"by_client": "By data holder: ε of all of its records together"}  # where whole clients are protected
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
     verdict, kind = _verdict(dataset)
     left = dataset.left
     epsilon = dataset.epsilon
-    total: list[Any] = ["the record exposed most", Cell(count(dataset.releases), dataset.releases)]
+    whole = state.neighbouring is not None and state.neighbouring.unit is Unit.CLIENT
+    total: list[Any] = [
+        f"the {'data holder' if whole else 'record'} exposed most",
+        Cell(count(dataset.releases), dataset.releases),
+    ]
     total += [epsilon_cell(epsilon.rdp if epsilon else None), epsilon_cell(epsilon.pld if epsilon else None)]
     return Dataset(
         state.name,
@@ -92,7 +97,7 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
         dataset.exceeded,
         [total],
         [
-            {"caption": caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
+            {"caption": WHOLE.get(name, caption) if whole else caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
             for name, (what, caption) in KINDS.items()
             if (found := getattr(dataset, name)) and not (len(found) == 1 and not found[0].name)
         ],
