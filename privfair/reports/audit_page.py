@@ -20,7 +20,9 @@ KINDS = {
     "by_run": ("run", "By run, each alone; they do not simply add up"),
     "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
 }
-WHOLE = {"by_client": "By data holder: ε of all of its records together"}  # where whole clients are protected
+WHOLE = {
+    "by_client": ("data holder", "By data holder: ε of all of its records together")
+}  # whole clients are protected
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,8 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
     left = dataset.left
     epsilon = dataset.epsilon
     whole = state.neighbouring is not None and state.neighbouring.unit is Unit.CLIENT
-    total: list[Any] = [
-        f"the {'data holder' if whole else 'record'} exposed most",
-        Cell(count(dataset.releases), dataset.releases),
-    ]
+    exposed = "the data holder exposed most" if whole else "the record exposed most"
+    total: list[Any] = [exposed, Cell(count(dataset.releases), dataset.releases)]
     total += [epsilon_cell(epsilon.rdp if epsilon else None), epsilon_cell(epsilon.pld if epsilon else None)]
     return Dataset(
         state.name,
@@ -97,8 +97,8 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
         dataset.exceeded,
         [total],
         [
-            {"caption": WHOLE.get(name, caption) if whole else caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
-            for name, (what, caption) in KINDS.items()
+            {"caption": caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
+            for name, (what, caption) in (KINDS | (WHOLE if whole else {})).items()
             if (found := getattr(dataset, name)) and not (len(found) == 1 and not found[0].name)
         ],
         [
