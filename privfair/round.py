@@ -151,6 +151,10 @@ def begin(server: Server) -> ServerState:
     terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
     if not terms.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
+    takes_part = int(np.count_nonzero(terms.records))
+    if takes_part < terms.least_updates:
+        rule = f"must be at most the number of clients that take part, {takes_part}"
+        raise InputError("privacy.smallest_cohort", rule, terms.least_updates, "Too small a share of noise is left.")
     server.backend.agreed(terms)
     uncounted = tuple(k for k in everyone if k not in counts)
     memory = server.algorithm.start(terms)
@@ -194,6 +198,8 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     participation = len(cohort) / backend.clients
     weights = algorithm.weights(state, memory) / participation
     trainers = [k for k in cohort if terms.records[k] > 0]
+    if len(trainers) < terms.least_updates:  # their sum could not be opened: nobody is asked for a share of it
+        trainers = []
 
     # 3 ---- train locally: a client contributes its weight times its change, so that the server need only add
     work = server.plan.work(state.round, optimizer.proximal)
@@ -212,9 +218,6 @@ def run_round(state: ServerState, server: Server) -> ServerState:
             release=terms.release(client),
         )
 
-    if len(trainers) < terms.least_updates:
-        rule = f"must be at most the number of clients that train in a round, {len(trainers)}"
-        raise InputError("privacy.smallest_cohort", rule, terms.least_updates, "Too small a share of noise is left.")
     trained, told = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
     updates = answered(Update, list(trained), list(trained.values()))
     memory = algorithm.heard(state, memory, answered(Scores, list(told), list(told.values())))
