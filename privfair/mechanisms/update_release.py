@@ -112,4 +112,4 @@ class UpdatePlan:
     def _no_room(self, noise: VectorNoise) -> InputError:
         rule = f"must fit into sums of whole numbers, in which a client may add {self.most} to a value"
         remedy = "Let fewer clients train in a round, ask for less noise, or add it in shares."
-        return InputError("noise of updates", rule, f"{noise.multiplier:.4g} times the part of one client", remedy)
+        return InputError("noise multiplier of updates", rule, float(f"{noise.multiplier:.4g}"), remedy)
