@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dp_accounting
@@ -19,6 +20,7 @@ from privfair.aggregation.quantiser import BFV_MODULUS
 from privfair.aggregation.whole_numbers import WholeNumbers
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
+from privfair.empirical.subject import prepare
 from privfair.fairness.embedding import EmbeddingPlan
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.grid_noise import ScoreNoise
@@ -36,13 +38,14 @@ from privfair.messages import (
 )
 from privfair.parts import Parts
 from privfair.privacy.collusion import collusion
+from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import PriceList
 from privfair.privacy.statement import account
 from privfair.terms import Terms
 from tests.end_to_end.federations import toy
-from tests.privacy.plans import cells_of, planner, settle
+from tests.privacy.plans import cells_of, planner, settle, told
 from tests.privacy.test_planning import by_pld
 
 REPLACE, CLIENT = Adjacency.REPLACE_ONE, Unit.CLIENT
@@ -122,9 +125,6 @@ def test_the_noise_of_somebody_else_is_held_against_the_target() -> None:
     terms = settle(found, COUNTS)
     assert terms.client_updates is not None
     multiplier = terms.client_updates.noise.multiplier
-    from privfair.privacy.negotiation import PrivateCounts
-    from tests.privacy.plans import told
-
     again = PrivateCounts(found).settle(told(COUNTS), (None, multiplier))
     assert again.to_json() == terms.to_json()
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
@@ -134,13 +134,13 @@ def test_the_noise_of_somebody_else_is_held_against_the_target() -> None:
 def test_the_plan_is_told_in_units_of_a_client() -> None:
     found = plan({"epsilon": 6.0}, shares_scores=True, embedding=FEATURES)
     config = Config.build({"privacy": {"epsilon": 6.0, **LEVEL}, "federation": {"rounds": 3}})
-    told = plan_report(config, settle(found, COUNTS), found)
-    rows = {row["channel"]: row for row in told["channels"]}
+    report = plan_report(config, settle(found, COUNTS), found)
+    rows = {row["channel"]: row for row in report["channels"]}
     assert "× the largest part of one client" in rows["updates"]["noise"]
     assert rows["updates"]["sampling"] == "3 × 5 parameters, cut to a length of 2"
     assert rows["embeddings"]["epsilon"] + rows["updates"]["epsilon"] > 6.0 > rows["updates"]["epsilon"]
-    assert any(line.startswith("Expected noise of a round's mean update: ±") for line in told["notes"])
-    assert not any("clipping norm" in line for line in told["notes"])
+    assert any(line.startswith("Expected noise of a round's mean update: ±") for line in report["notes"])
+    assert not any("clipping norm" in line for line in report["notes"])
 
 
 # ---- what each channel costs
@@ -203,11 +203,11 @@ def test_cells_that_nobody_asks_for_cost_nothing() -> None:
 def test_both_epsilons_are_those_of_the_whole_noise_and_of_one_share() -> None:
     found = plan({"noise_multiplier": 40.0}, cohort=5)
     terms = settle(found, COUNTS)
-    told = collusion(terms, found)
+    both = collusion(terms, found)
     assert terms.claim is not None
-    assert told is not None
-    assert "at least 4 shares remain" in told["nobody"]
-    for multiplier, epsilon in ((40.0, terms.claim.pld), (20.0, told["server_and_one_client"]["pld"])):
+    assert both is not None
+    assert "at least 4 shares remain" in both["nobody"]
+    for multiplier, epsilon in ((40.0, terms.claim.pld), (20.0, both["server_and_one_client"]["pld"])):
         event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(multiplier / 2), 3)
         assert epsilon == pytest.approx(by_pld([event]), abs=1e-3)
 
@@ -215,11 +215,11 @@ def test_both_epsilons_are_those_of_the_whole_noise_and_of_one_share() -> None:
 def test_shares_of_both_channels_are_pooled() -> None:
     found = plan({"epsilon": 4.0}, cohort=5, shares_scores=True, embedding=replace(FEATURES, cohort=5))
     terms = settle(found, COUNTS)
-    told = collusion(terms, found)
-    assert told is not None
+    both = collusion(terms, found)
+    assert both is not None
     assert terms.embedding is not None
     assert terms.client_updates is not None
-    assert told["server_and_one_client"]["pld"] > 4.0
+    assert both["server_and_one_client"]["pld"] > 4.0
     alone = settle(
         plan(
             {
@@ -232,7 +232,7 @@ def test_shares_of_both_channels_are_pooled() -> None:
         COUNTS,
     )
     assert alone.claim is not None
-    assert told["server_and_one_client"]["pld"] == pytest.approx(alone.claim.pld, rel=1e-3)
+    assert both["server_and_one_client"]["pld"] == pytest.approx(alone.claim.pld, rel=1e-3)
 
 
 def test_the_cohort_is_of_those_who_train() -> None:
@@ -280,6 +280,14 @@ def test_a_client_has_room_for_noise_beside_its_features() -> None:
 def test_what_has_no_bound_is_refused(privacy: dict[str, Any], sections: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         parts(privacy, **sections)
+
+
+def test_attacks_on_records_are_not_run_on_clients(tmp_path: Path) -> None:
+    config = Config.build({"privacy": {"epsilon": 3.0, **LEVEL}})
+    with pytest.raises(
+        InputError, match=r"privacy.updates must not be .client_level.: the attacks guess at one record"
+    ):
+        prepare(config, tmp_path)
 
 
 @pytest.mark.parametrize(
