@@ -96,12 +96,14 @@ class PrivacyConfig(Section):
     target_method: Literal["pld", "rdp"] = "pld"
     counts: Literal["laplace", "gaussian", "public"] = "laplace"
     predictions: Literal["gaussian", "laplace", "none"] = "gaussian"
-    updates: Literal["dp_sgd", "none"] = "dp_sgd"
+    updates: Literal["dp_sgd", "client_level", "none"] = "dp_sgd"  # client_level: whole clients are protected
     evaluation: Literal["none", "laplace", "gaussian"] = "none"
     # noise: by itself it makes the run private and its ε is told; with epsilon it is fixed and the rest is calibrated
     count_noise: float | None = Field(None, gt=0)  # scale, in records
     prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score; embedding: of one record's part
-    noise_multiplier: float | None = Field(None, gt=0)  # DP-SGD: noise scale over max_grad_norm
+    noise_multiplier: float | None = Field(
+        None, gt=0
+    )  # noise scale over max_grad_norm; client level: of the sum, over the largest part of one
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
@@ -115,9 +117,13 @@ class PrivacyConfig(Section):
     # prediction_rate and sums of features (the embedding tracker) are the same for all groups anyway
     equalise_groups: bool = False
     max_grad_norm: float = Field(1.0, gt=0)
+    max_update_norm: float = Field(
+        1.0, gt=0
+    )  # client level: a client's change of all parameters in a round is cut to it
     score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
     kernel_correction: Literal["none", "deconvolve"] = "none"
-    distributed_noise: bool = False  # embedding: clients add shares of noise under encryption, not all of it each
+    # under encryption: clients add shares of noise to sums of features and of whole updates, not all of it each
+    distributed_noise: bool = False
     smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
     min_count: int = Field(10, ge=1)  # clients and cells with a smaller released count are left out
     retries: int = Field(1, ge=0)  # releases a client may repeat because a crash lost them; part of the plan
@@ -133,6 +139,11 @@ class PrivacyConfig(Section):
     def enabled(self) -> bool:
         """Whether the run is private."""
         return self.epsilon is not None or any(value is not None for value in self.noise.values())
+
+    @property
+    def client_level(self) -> bool:
+        """Whether whole clients are protected, and not single records."""
+        return self.enabled and self.updates == "client_level"
 
 
 class AggregationConfig(Section):
@@ -176,6 +187,11 @@ class Config(Section):
     def scheme(self) -> Literal["bfv", "ckks", "plain"]:
         """How updates are added up."""
         return self.aggregation.scheme or ("bfv" if self.privacy.enabled else "plain")
+
+    @property
+    def whole_sums(self) -> bool:
+        """Whether updates are added up as integers: encryption needs that, and integer noise does."""
+        return self.scheme != "plain" or self.aggregation.quantise or self.privacy.client_level
 
     @staticmethod
     def read(path: Path, overrides: Sequence[str] = ()) -> Config:

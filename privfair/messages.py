@@ -14,6 +14,7 @@ from privfair.fairness.embedding import SealedFeatures, SharedFeatures
 from privfair.fairness.tracking import SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.update_release import UpdateRelease
 from privfair.mechanisms.vector_noise import VectorNoise
 
 Drift = Literal["none", "own", "shared"]
@@ -68,11 +69,13 @@ class Sealed:
 
     `round` counts the sums so far; before the first there is none, and clients start from the initial model. `share`:
     how much of the asked-for weight the sum holds, less than 1 where clients were absent; the mean is the sum over it.
+    `step`: what 1 in the sum stands for; not 1 where whole updates are summed on a grid.
     """
 
     round: int
     total: bytes
     share: float = 1.0
+    step: float = 1.0
 
 
 Model = Parameters | Sealed
@@ -181,6 +184,7 @@ class TrainRequest:
     participation: float = 1.0  # the share of clients that train in this round
     correct: bool = False  # SCAFFOLD: correct the steps by control variates
     snapshot_at: float | None = None  # also contribute the change after this share of the local steps
+    release: UpdateRelease | None = None  # what is done to the whole change before it leaves; None: nothing
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from privfair.fairness.cells import Cells
 from privfair.fairness.embedding import EmbeddingPlan
 from privfair.fairness.notions import Notion, notion_by_name
 from privfair.interfaces import Algorithm, FederatedOptimizer
+from privfair.mechanisms.update_release import UpdatePlan
 from privfair.mechanisms.vector_noise import DEFAULT_STEPS
 from privfair.models import FlatModel, build_module, torch_type
 from privfair.optimizers import optimizer_by_name
@@ -42,7 +43,7 @@ class Parts:
     algorithm: Algorithm
     optimizer: FederatedOptimizer
     plan: Plan
-    fixed_point: FixedPoint | None
+    fixed_point: FixedPoint | WholeNumbers | None  # how updates become integers; None: as they are
     planner: Planner | None  # None: no privacy
     embedding: EmbeddingPlan | None = None  # None: scores are tracked, or nothing
     feature_code: WholeNumbers | None = None  # how sums of features become integers; None: as they are
@@ -66,7 +67,8 @@ class Parts:
         planner = None
         if config.privacy.enabled:
             require_private(config, algorithm, schema.task)
-            planner = _planner(config, plan, cells, schema, clients, embedding)
+            updates = _updates(config, plan, schema, clients) if config.privacy.client_level else None
+            planner = _planner(config, plan, cells, schema, clients, embedding, updates)
         return Parts(
             config=config,
             schema=schema,
@@ -83,12 +85,10 @@ class Parts:
 
     def model(self) -> FlatModel:
         """A new model with its initial parameters."""
-        config, features = self.config, len(self.schema.features)
-        dtype = torch_type(config.run.dtype)
-        module = build_module(config.model.name, features, config.model.hidden, config.run.seed, dtype)
-        if config.privacy.enabled and config.privacy.updates == "dp_sgd":
-            require_private_model(module, features)
-        return FlatModel(module)
+        model, privacy = _model(self.config, self.schema), self.config.privacy
+        if privacy.enabled and privacy.updates == "dp_sgd":
+            require_private_model(model.module, len(self.schema.features))
+        return model
 
     def contribution_size(self, parameters: int) -> int:
         """How many numbers a contribution has, for a model of so many parameters."""
@@ -103,16 +103,42 @@ class Parts:
             aggregator,
             snapshots=self.algorithm.snapshots,
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
+            least=_cohort(self.config, self.clients) if self.config.privacy.client_level else 1,
         )
 
 
-def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | None:
-    """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort."""
-    scheme, aggregation = config.scheme, config.aggregation
-    if scheme == "plain" and not aggregation.quantise:
+def _model(config: Config, schema: Schema) -> FlatModel:
+    """A new model with its initial parameters."""
+    dtype = torch_type(config.run.dtype)
+    model = config.model
+    return FlatModel(build_module(model.name, len(schema.features), model.hidden, config.run.seed, dtype))
+
+
+def _fixed_point(config: Config, plan: Plan, clients: int) -> FixedPoint | WholeNumbers | None:
+    """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort.
+
+    Whole updates of clients that are protected as a whole are integers before, with their noise.
+    """
+    if not config.whole_sums:
         return None
-    cohort = min(plan.clients_per_round or clients, clients)
-    return FixedPoint(aggregation.range, clients / cohort, cohort, MODULI[scheme])
+    cohort, modulus = min(plan.clients_per_round or clients, clients), MODULI[config.scheme]
+    if config.privacy.client_level:
+        return WholeNumbers(cohort, modulus)
+    return FixedPoint(config.aggregation.range, clients / cohort, cohort, modulus)
+
+
+def _updates(config: Config, plan: Plan, schema: Schema, clients: int) -> UpdatePlan:
+    """How whole updates are summed, where clients are protected as a whole."""
+    code = _fixed_point(config, plan, clients)
+    if not isinstance(code, WholeNumbers):
+        raise InputError("updates", "must be summed as whole numbers", type(code).__name__)
+    return UpdatePlan(
+        max_norm=config.privacy.max_update_norm,
+        count=_model(config, schema).parameters().size,
+        most=code.most,
+        cohort=_cohort(config, clients),
+        participation=code.contributors / clients,
+    )
 
 
 def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> EmbeddingPlan | None:
@@ -141,9 +167,13 @@ def _cohort(config: Config, clients: int) -> int:
     if config.scheme != "bfv":
         rule = "must be false without encryption (bfv): the server would see vectors with a share of noise each"
         raise InputError("privacy.distributed_noise", rule, True)
-    cohort = clients if privacy.smallest_cohort is None else privacy.smallest_cohort
-    if not 3 <= cohort <= clients:
-        rule = f"must be between 3 and the number of clients, {clients}"
+    most, who = clients, "clients"
+    trained = config.federation.clients_per_round
+    if privacy.client_level and trained is not None and trained < clients:
+        most, who = trained, "clients that train in a round"
+    cohort = most if privacy.smallest_cohort is None else privacy.smallest_cohort
+    if not 3 <= cohort <= most:
+        rule = f"must be between 3 and the number of {who}, {most}"
         remedy = "Who opens a sum of two knows the other's vector but for one share of noise."
         raise InputError("privacy.smallest_cohort", rule, cohort, remedy)
     return cohort
@@ -156,7 +186,13 @@ def _feature_code(config: Config, clients: int) -> WholeNumbers | None:
 
 
 def _planner(
-    config: Config, plan: Plan, cells: Cells, schema: Schema, clients: int, embedding: EmbeddingPlan | None
+    config: Config,
+    plan: Plan,
+    cells: Cells,
+    schema: Schema,
+    clients: int,
+    embedding: EmbeddingPlan | None,
+    updates: UpdatePlan | None,
 ) -> Planner:
     """The planner of a private run."""
     f = config.federation
@@ -174,5 +210,6 @@ def _planner(
         score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
         kernel=config.fairness.kernel,
         embedding=embedding,
+        updates=updates,
     )
     return Planner(config.privacy, work, cells)

@@ -6,12 +6,16 @@ none: it adds ciphertexts, every client opens the sum and takes the same determi
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from accountant.errors import InputError
 from privfair.aggregation import ClientAggregator
 from privfair.arrays import FloatArray
 from privfair.interfaces import FederatedOptimizer, Memory
+from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.update_release import UpdateRelease
 from privfair.messages import Model, Parameters
 
 
@@ -26,10 +30,12 @@ class Replica:
         *,
         snapshots: bool = False,
         average_after: int | None = None,
+        least: int = 1,
     ) -> None:
         """The initial model. `snapshots`: contributions carry the change at a moment within the round as well.
 
-        `average_after`: the mean of the models after so many rounds is the result (Polyak & Juditsky 1992).
+        `average_after`: the mean of the models after so many rounds is the result (Polyak & Juditsky 1992). `least`: no
+        sum of fewer contributions is opened.
         """
         self.round = 0
         self.parameters = parameters
@@ -40,6 +46,7 @@ class Replica:
         self.aggregator = aggregator
         self._optimizer = optimizer
         self._snapshots = snapshots
+        self._least = least
 
     @property
     def contribution_size(self) -> int:
@@ -69,24 +76,29 @@ class Replica:
         if isinstance(model, Parameters):
             return model
         if model.round == self.round + 1:
-            self.advance(model.total, model.share)
+            self.advance(model.total, model.share, model.step)
         if model.round != self.round:
             raise InputError("model", f"must be of round {self.round} or the next", model.round)
         return self.message()
 
-    def advance(self, total: bytes, share: float = 1.0) -> None:
+    def advance(self, total: bytes, share: float = 1.0, step: float = 1.0) -> None:
         """Take the step of one opened sum; if it cannot be opened or is not finite, nothing changes.
 
         `share`: how much of the asked-for weight arrived; the updates' mean is their sum over it. Control variates are
-        not divided: c is the weighted sum of the clients' own, and those who were absent kept theirs.
+        not divided: c is the weighted sum of the clients' own, and those who were absent kept theirs. `step`: what 1 in
+        the sum stands for.
         """
         if not 0 < share <= 1:
             raise InputError("share of the weights", "must be in (0, 1]", share)
-        opened = self.aggregator.open(total)
+        if not 0 < step < math.inf:
+            raise InputError("step of the sum", "must be a number above 0", step)
+        opened = self.aggregator.open(total, least=self._least)
         if opened.size != self.contribution_size:
             raise InputError("sum of updates", f"must have {self.contribution_size} values", opened.size)
         if not np.all(np.isfinite(opened)):
             raise InputError("sum of updates", "must be finite", "nan or inf", "Try a smaller learning rate.")
+        if step != 1.0:
+            opened = opened * step
         parts = np.split(opened, self.contribution_size // self.parameters.size)
         control = parts[1].astype(self.parameters.dtype) if self._optimizer.uses_control else None
         parts = [(part / share).astype(self.parameters.dtype) for part in parts]
@@ -103,6 +115,10 @@ class Replica:
         """A client's change, with what else the method averages, weighted and encoded."""
         parts = [delta, *(p for p in (control, snapshot) if p is not None)]
         return self.aggregator.contribute(np.concatenate(parts), weight)
+
+    def noisy_contribution(self, delta: FloatArray, release: UpdateRelease, entropy: Entropy) -> bytes:
+        """A client's whole change as integers with noise; its weight is in them."""
+        return self.aggregator.contribute(release.message(delta, entropy).astype(np.float64), 1.0)
 
     def state(self) -> dict[str, FloatArray]:
         """All of it, for a checkpoint."""

@@ -19,6 +19,7 @@ from privfair.fairness.embedding import SealedFeatures
 from privfair.fairness.tracking import NoisyScores, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.update_release import UpdateRelease
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import (
     Asked,
@@ -43,7 +44,7 @@ from privfair.messages import (
 REQUESTS = (Bundle, CountsRequest, EmbeddingsRequest, EvaluateRequest, MeasureRequest, ScoresRequest, TrainRequest)
 PARTS = (
     CountNoise, LocalWork, NoisyScores, OwnPenalty, Parameters, PrivateWork, Reweighted, ScoreNoise, ScoreRelease,
-    Sealed, SealedFeatures, SharedScores, Task, Tracked, VectorNoise,
+    Sealed, SealedFeatures, SharedScores, Task, Tracked, UpdateRelease, VectorNoise,
 )  # fmt: skip
 KINDS: dict[str, type] = {kind.__name__: kind for kind in (*REQUESTS, *PARTS)}
 TREE = "request"

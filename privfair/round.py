@@ -106,7 +106,7 @@ class KeptByServer:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The new parameters."""
-        self.replica.advance(total, share)
+        self.replica.advance(total, share, state.terms.sum_step)
         return self.replica.message()
 
 
@@ -119,7 +119,8 @@ class KeptByClients:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The sum, for the clients to open."""
-        return Sealed(state.model.round + 1 if isinstance(state.model, Sealed) else 1, total, share)
+        number = state.model.round + 1 if isinstance(state.model, Sealed) else 1
+        return Sealed(number, total, share, state.terms.sum_step)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,10 @@ def begin(server: Server) -> ServerState:
     terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
     if not terms.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
+    takes_part = int(np.count_nonzero(terms.records))
+    if takes_part < terms.least_updates:
+        rule = f"must be at most the number of clients that take part, {takes_part}"
+        raise InputError("privacy.smallest_cohort", rule, terms.least_updates, "Too small a share of noise is left.")
     server.backend.agreed(terms)
     uncounted = tuple(k for k in everyone if k not in counts)
     memory = server.algorithm.start(terms)
@@ -193,6 +198,8 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     participation = len(cohort) / backend.clients
     weights = algorithm.weights(state, memory) / participation
     trainers = [k for k in cohort if terms.records[k] > 0]
+    if len(trainers) < terms.least_updates:  # their sum could not be opened: nobody is asked for a share of it
+        trainers = []
 
     # 3 ---- train locally: a client contributes its weight times its change, so that the server need only add
     work = server.plan.work(state.round, optimizer.proximal)
@@ -208,16 +215,17 @@ def run_round(state: ServerState, server: Server) -> ServerState:
             participation=participation,
             correct=optimizer.uses_control,
             snapshot_at=snapshot_at,
+            release=terms.release(client),
         )
 
     trained, told = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
     updates = answered(Update, list(trained), list(trained.values()))
     memory = algorithm.heard(state, memory, answered(Scores, list(told), list(told.values())))
 
-    # 4 ---- aggregate: the mean over those who answered, by their weights
+    # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
     model = state.model
     share = share_of(weights, trainers, list(updates))
-    if share > 0:
+    if share > 0 and len(updates) >= terms.least_updates:
         total = server.adder.add([u.contribution for u in updates.values()], names=[f"client {k}" for k in updates])
         model = server.keeper.step(state, total, share)
     memory = algorithm.after(state, memory, model, ask)

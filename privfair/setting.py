@@ -110,7 +110,7 @@ def build(
         planner.require_plannable()
         books = Books.open(config, federation, credentials.run, ledger_id=credentials.ledger_id)
         credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
-        private = PrivateSide(planner, books, books.desk(clients, cells, schema, planner.adjacency, config))
+        private = PrivateSide(planner, books, books.desk(clients, cells, schema, planner.neighbouring, config))
         negotiator = PrivateCounts(planner, private.desk.releases_of_counts)
     check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size, features=features)
     backend = Metered(_backend(config, clients, check, private.desk if private else None))

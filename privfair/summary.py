@@ -34,7 +34,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         **_figures(outcome),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
         "privacy": _privacy(outcome),
-        "aggregation": {"scheme": config.scheme, "quantised": config.scheme != "plain" or config.aggregation.quantise},
+        "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
         "bytes": {"up": setting.backend.bytes_up, "down": setting.backend.bytes_down},
         "engine": config.run.engine,
         "seconds": {"total": outcome.seconds},

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.update_release import UpdateRelease
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import LocalWork, PrivateWork
 
@@ -52,6 +53,20 @@ class PrivateUpdates:
     max_grad_norm: float
 
 
+@dataclass(frozen=True, eq=False)
+class ClientUpdates:
+    """How every client's whole update is clipped and gets noise, where clients are protected as a whole."""
+
+    noise: VectorNoise  # in units of the largest part of one client
+    max_norm: float
+    largest_weight: float  # of any client, in the sum of a round
+
+    @property
+    def step(self) -> float:
+        """What one step of the sum is, in units of a parameter."""
+        return self.max_norm * self.largest_weight / self.noise.steps
+
+
 @dataclass(frozen=True)
 class Claim:
     """The ε of a plan, by method, at δ: bounds that were fixed before anything was released."""
@@ -72,6 +87,7 @@ class Terms:
     sharing: Sharing | None = None
     embedding: PrivateEmbedding | None = None
     updates: PrivateUpdates | None = None
+    client_updates: ClientUpdates | None = None
     counting: CountNoise | None = None  # the noise that the counts have
     count_releases: int = 1  # how often they were released; more than once after a crash that lost them
     evaluation: CountNoise | None = None  # the noise of the final report
@@ -87,7 +103,26 @@ class Terms:
     @property
     def noise_is_shared(self) -> bool:
         """Whether clients add only a share of the noise each, under encryption."""
-        return self.embedding is not None and self.embedding.noise.shares > 1
+        noises = [shared.noise for shared in (self.embedding, self.client_updates) if shared is not None]
+        return any(noise.shares > 1 for noise in noises)
+
+    @property
+    def least_updates(self) -> int:
+        """No sum of fewer updates is made or opened: with shared noise each has only a part of it."""
+        noise = None if self.client_updates is None else self.client_updates.noise
+        return 1 if noise is None or noise.shares == 1 else noise.shares + 1
+
+    @property
+    def sum_step(self) -> float:
+        """What 1 in an opened sum of updates stands for."""
+        return 1.0 if self.client_updates is None else self.client_updates.step
+
+    def release(self, client: int) -> UpdateRelease | None:
+        """What a client does to its whole update before it leaves; None where DP-SGD is private, or nothing is."""
+        c = self.client_updates
+        if c is None:
+            return None
+        return UpdateRelease(c.max_norm, float(self.weights[client] / self.weights.max()), c.noise)
 
     @property
     def silent(self) -> bool:
@@ -143,6 +178,7 @@ class Terms:
             "embedding": self.embedding
             and {"noise": asdict(self.embedding.noise), "cells": self.embedding.cells.tolist()},
             "updates": self.updates and asdict(self.updates),
+            "client_updates": self.client_updates and asdict(self.client_updates),
             "counting": self.counting and asdict(self.counting),
             "count_releases": self.count_releases,
             "evaluation": self.evaluation and asdict(self.evaluation),
@@ -154,6 +190,7 @@ class Terms:
         """The terms that `to_json` described."""
         sharing, updates, claim = data["sharing"], data["updates"], data["claim"]
         embedding = data.get("embedding")  # a run that began before there were any has none
+        whole = data.get("client_updates")
         return Terms(
             records=np.array(data["records"], dtype=np.int64),
             cells=np.array(data["cells"], dtype=np.int64),
@@ -168,6 +205,7 @@ class Terms:
             embedding=embedding
             and PrivateEmbedding(VectorNoise(**embedding["noise"]), np.array(embedding["cells"], dtype=np.int64)),
             updates=updates and PrivateUpdates(**updates),
+            client_updates=whole and ClientUpdates(**{**whole, "noise": VectorNoise(**whole["noise"])}),
             counting=data["counting"] and CountNoise(**data["counting"]),
             count_releases=data["count_releases"],
             evaluation=data["evaluation"] and CountNoise(**data["evaluation"]),

@@ -49,31 +49,35 @@ KEYS = {
     "federation.agnostic_step": "Step γτ of the clients' weights (agnostic).",
     "federation.fairfed_beta": "β of FairFed.",
     "federation.fedfb_step": "α of FedFB.",
-    "privacy.epsilon": "ε of everything that leaves a client in this run, for every record of it. Noise is calibrated "
-    "to it.",
+    "privacy.epsilon": "ε of everything that leaves a client in this run, for every record of it, or for all of them "
+    'together (`updates = "client_level"`). Noise is calibrated to it.',
     "privacy.delta": "δ. Well below one over the number of records.",
     "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
     "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
     "replacing a record, which is dearer.",
     "privacy.predictions": "Noise on shared scores. `none` is legal, and the statement says ε = ∞.",
-    "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus.",
+    "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus. `client_level`: whole updates are clipped, "
+    "and [whole data holders](../howto/client-level.md) are protected.",
     "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget.",
     "privacy.count_noise": "Scale, in records. Given noise is kept as it is, and the rest is calibrated.",
     "privacy.prediction_noise": "Scale, in units of the score.",
-    "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`.",
+    "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`. At client level: noise of the sum over "
+    "the largest part of one client, `max_update_norm` times its weight.",
     "privacy.evaluation_noise": "Scale, in records.",
     "privacy.count_share": "How much of ε the counts may cost by themselves.",
     "privacy.prediction_share": "The same for scores (0.5 unless given) or features (0.3). Updates get the rest.",
     "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",
-    "privacy.distributed_noise": "With the embedding tracker and encryption: every client adds a share of the noise; "
-    "the sum has all of it.",
-    "privacy.smallest_cohort": "With noise in shares: no sum of fewer clients is opened. Unless given, all clients.",
+    "privacy.distributed_noise": "Under encryption, for the embedding tracker and for client-level updates: every "
+    "client adds a share of the noise; the sum has all of it.",
+    "privacy.smallest_cohort": "With noise in shares: no sum of fewer clients is opened. Unless given, all clients (at "
+    "client level all that train in a round).",
     "privacy.evaluation_share": "The same for the evaluation.",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
     "privacy.local_steps": "DP-SGD: steps a round. Default: `local_epochs` / sampling rate.",
     "privacy.prediction_rate": "How likely a record's score is shared in a round.",
     "privacy.max_grad_norm": "Every record's gradient is clipped to this norm.",
+    "privacy.max_update_norm": "At client level: a client's change of all parameters in a round is cut to this length.",
     "privacy.score_range": "To clip scores that have no range of their own, such as losses.",
     "privacy.kernel_correction": "`deconvolve` takes the noise off the kernel, on average: the penalty you asked for, "
     "at more variance. Not every kernel allows it.",

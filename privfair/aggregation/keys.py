@@ -17,7 +17,7 @@ from privfair.aggregation.plain import PlainClient, PlainFloatClient, PlainFloat
 ENCRYPTED = ("bfv", "ckks")
 SINGLE_KEY_WARNING = (
     "All clients share one key. The server with one client, or a client that can read traffic, opens individual "
-    "ciphertexts; with two clients each knows the other's delta; then DP-SGD noise is what remains."
+    "ciphertexts; with two clients each knows the other's delta; then the noise of that client alone is what remains."
 )
 
 

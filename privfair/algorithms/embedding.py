@@ -39,9 +39,10 @@ class EmbeddingTracking(Plain):
             raise InputError("tracker", "must have somebody who adds the vectors", None)
         terms, cells = state.terms, takes_part(state.terms)
         noise = None if terms.embedding is None else terms.embedding.noise
-        if self.plan.room is not None and terms.cells.max() > self.plan.room:
+        room = self.plan.room_beside(noise)
+        if room is not None and terms.cells.max() > room:
             remedy = "Fewer clients leave more room for each in a sum of bounded integers."
-            rule = f"must have at most {self.plan.room} records in a group for the embedding tracker"
+            rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(terms.cells.max()), remedy)
         clients = [int(k) for k in np.flatnonzero(cells.any(axis=1))]
         if terms.embedding is not None:

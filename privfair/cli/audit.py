@@ -201,7 +201,7 @@ def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
     table.add_column("ε (PLD)", justify="right", no_wrap=True)
     total = dataset.epsilon
     table.add_row(
-        "worst", "[bold]the record with the largest ε[/]", f"{dataset.releases:,}",
+        "worst", f"[bold]the {_protected(dataset)} with the largest ε[/]", f"{dataset.releases:,}",
         f"[bold]{shown(total.rdp if total else None)}[/]", shown(total.pld if total else None),
     )  # fmt: skip
     for kind, lines in (
@@ -215,6 +215,11 @@ def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
     console.print(table)
     if dataset.rdp_for_pld:
         console.print(f"[dim]{RDP_FOR_PLD}[/]")
+
+
+def _protected(dataset: DatasetAudit) -> str:
+    known = dataset.state.neighbouring
+    return "record" if known is None else str(known.unit)
 
 
 def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:

@@ -30,7 +30,7 @@ def write_burn_down(report: AuditReport, path: Path) -> None:
     spent, left = figure.subplots(1, 2)
     for dataset, colour in zip(claimed, COLOURS * len(claimed), strict=False):
         _draw(spent, left, dataset, colour)
-    spent.set(title="Privacy spent by the worst record", ylabel="ε so far (RDP)", ylim=(0, None))
+    spent.set(title="Privacy spent by the worst record or client", ylabel="ε so far (RDP)", ylim=(0, None))
     left.set(title="Budget left", ylabel="share of the budget", ylim=(min(0.0, left.get_ylim()[0]), 1.05))
     left.axhline(0, color="0.3", linewidth=0.8)
     left.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")

@@ -53,6 +53,7 @@ class Updates(StrEnum):
     """How model updates are protected."""
 
     DP_SGD = "dp_sgd"
+    CLIENT_LEVEL = "client_level"
     NONE = "none"
     UNUSED = "unused"
 
@@ -117,12 +118,15 @@ def calibrate(
     ):
         require_positive(option, size)
     adjacency = Adjacency.REPLACE_ONE if counts is Counts.PUBLIC else Adjacency.ADD_OR_REMOVE
+    unit = "client" if updates is Updates.CLIENT_LEVEL else "record"
+    if unit == "client":
+        _require_alone(predictions, counts)
     if tracker is Tracker.EMBEDDING:
         fairness = _embeddings(predictions, rounds * conditioning_sets, predictions_noise, adjacency)
     else:
         fairness = _predictions(predictions, rounds, samples_rate, score_range, predictions_noise, adjacency)
     plan = [
-        _updates(updates, rounds * local_steps, sampling_rate, updates_noise, adjacency),
+        _updates(updates, rounds, local_steps, sampling_rate, updates_noise, adjacency),
         fairness,
         _counts(counts, conditioning_sets, counts_noise),
     ]
@@ -134,27 +138,46 @@ def calibrate(
         alone = found.by_channel()
         others = _other_choices(found, rounds)
     if as_json:
-        print(json.dumps(_as_json(found, alone, others, adjacency.value), ensure_ascii=False, allow_nan=False))
+        about = {"adjacency": adjacency.value, "unit": unit}
+        print(json.dumps(_as_json(found, alone, others, about), ensure_ascii=False, allow_nan=False))
     else:
-        _print(found, alone, others, str(adjacency))
+        _print(found, alone, others, str(adjacency) if unit == "record" else f"{adjacency}, unit {unit}")
 
 
-def _updates(kind: Updates, steps: int, rate: float, noise: float, adjacency: Any) -> Channel | None:
-    """DP-SGD over all local steps; per-example gradients are clipped to norm 1, the unit of the noise."""
+def _require_alone(predictions: Noise, counts: Counts) -> None:
+    """Nothing, if whole updates are all that whole clients send: the rest depends on how many records they have."""
+    if counts is not Counts.PUBLIC:
+        rule = "must be public for client-level updates: noise on counts hides one record, not all of a client"
+        raise InputError("--counts", rule, counts.value)
+    if predictions is not Noise.UNUSED:
+        rule = "must be unused for client-level updates: what scores cost a client depends on its records"
+        raise InputError(
+            "--predictions", rule, predictions.value, "privfair train prints the plan of a run before it trains."
+        )
+
+
+def _updates(kind: Updates, rounds: int, local_steps: int, rate: float, noise: float, adjacency: Any) -> Channel | None:
+    """DP-SGD over all local steps; per-example gradients are clipped to norm 1, the unit of the noise.
+
+    At client level one update a round, clipped to a length that is the unit of the noise.
+    """
     from accountant.calibration import Channel
     from accountant.events import Gaussian, PoissonSampled
-    from accountant.neighbouring import Adjacency
+    from accountant.neighbouring import Adjacency, Unit
 
     if kind is Updates.NONE:
         raise _without_noise("updates")
     if kind is Updates.UNUSED:
         return None
+    if kind is Updates.CLIENT_LEVEL:
+        # One clipped update goes, another comes: the sum moves by up to 2, once a round, whatever the local steps.
+        return Channel("updates", Gaussian(noise, 2.0, adjacency, Unit.CLIENT), rounds)
     if adjacency is Adjacency.REPLACE_ONE:
         # One clipped gradient goes, another comes: the sum moves by up to 2, by 1 for each alone.
         event = PoissonSampled(rate, Gaussian(noise, 2.0, adjacency), 1.0)
     else:
         event = PoissonSampled(rate, Gaussian(noise, 1.0, adjacency))
-    return Channel("updates", event, steps)
+    return Channel("updates", event, rounds * local_steps)
 
 
 def _predictions(kind: Noise, rounds: int, rate: float, width: float, noise: float, adjacency: Any) -> Channel | None:
@@ -243,14 +266,14 @@ def _other_choices(found: Calibration, rounds: int) -> list[dict[str, Any]]:
 
 
 def _as_json(
-    found: Calibration, alone: dict[str, float], others: list[dict[str, Any]], adjacency: str
+    found: Calibration, alone: dict[str, float], others: list[dict[str, Any]], about: dict[str, str]
 ) -> dict[str, Any]:
     return {
         "epsilon": json_number(found.epsilon),
         "target": found.target,
         "delta": found.delta,
         "method": found.method,
-        "adjacency": adjacency,
+        **about,
         "channels": {
             channel.name: {**_facts(channel), "epsilon_alone": json_number(alone[channel.name])}
             for channel in found.plan[found.worst_client]

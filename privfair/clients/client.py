@@ -192,6 +192,11 @@ class Client:
     def update(self, request: TrainRequest, at: Parameters, shift: FloatArray | None, trained: Trained) -> Update:
         """What is sent after local training, whoever computed it; a new control variate is kept."""
         start = at.values
+        if request.release is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # data never raise
+                delta = trained.parameters - start
+            entropy = self.entropy("updates", request.round)
+            return Update(self.replica.noisy_contribution(delta, request.release, entropy))
         delta = trained.parameters - start
         control = None
         if shift is not None and self.control is not None and at.control is not None:

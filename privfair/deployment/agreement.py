@@ -87,6 +87,8 @@ def _settled(terms: Terms, parts: Parts) -> Terms:
         if isinstance(negotiator, ExactCounts):
             return negotiator.settle(counts)
         multiplier = None if terms.updates is None else terms.updates.noise_multiplier
+        if terms.client_updates is not None:
+            multiplier = terms.client_updates.noise.multiplier
         settled = negotiator.settle(counts, (terms.fairness_noise, multiplier))
     except InputError as error:
         raise Declined(f"No terms follow from these counts: {error}") from None
@@ -97,7 +99,8 @@ def _settled(terms: Terms, parts: Parts) -> Terms:
 
 
 def _noise(terms: Terms) -> tuple[Any, ...]:
-    return (terms.fairness_noise, terms.updates and asdict(terms.updates), terms.evaluation)
+    updates = terms.updates or terms.client_updates
+    return (terms.fairness_noise, updates and asdict(updates), terms.evaluation)
 
 
 def _grown(before: Terms, after: Terms) -> bool:
@@ -164,6 +167,7 @@ def _training(request: TrainRequest, parts: Parts, terms: Terms, me: int) -> Non
         exact = not isinstance(value, float) or (isinstance(agreed, PrivateWork) and name in NOISE)
         same = found == value if exact else math.isclose(found, value, rel_tol=1e-9)
         _require(same, f"The training is not asked for as agreed: {name} is {found}, and was to be {value}.")
+    _require(request.release == terms.release(me), "The training is not asked for as agreed: clipping and noise.")
     share = len(cohort) / parts.clients
     _require(request.participation == share, "The training is not asked for as agreed: participation.")
     _require(request.correct == optimizer.uses_control, "The training is not asked for as agreed: control variates.")

@@ -137,7 +137,7 @@ class Coordinator:
 def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     """Gather the data holders and make everything that the server needs; a folder with a checkpoint is continued."""
     names = holders(config)
-    keys = _server_keys(config)  # before anybody is asked
+    keys = _server_keys(config, quantise=config.whole_sums)  # before anybody is asked
     run = _run_name(folder)
     sums = Sums(folder / "sums")
     plan = json.dumps(shared_plan(config), sort_keys=True)
@@ -151,7 +151,7 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     replica: Replica | None = None
     keeper: Keeper = KeptByClients()
     if config.scheme == "plain":
-        opener = ClientAggregator(plain_keys(quantise=config.aggregation.quantise).client, parts.fixed_point)
+        opener = ClientAggregator(plain_keys(quantise=config.whole_sums).client, parts.fixed_point)
         replica = parts.replica(model.parameters(), opener)
         keeper = KeptByServer(replica)
     recorded = Recorded(keeper, sums)
@@ -191,7 +191,8 @@ class _Check:
             self.features.require_readable(reply.contribution, 1.0, f"features of client {client!r}")
         if isinstance(reply, Update) and isinstance(request, TrainRequest):
             name = f"contribution of client {client!r}"
-            self.adder.require_readable(reply.contribution, request.weight, name)
+            weight = request.weight if request.release is None else 1.0  # with noise, the weight is in the numbers
+            self.adder.require_readable(reply.contribution, weight, name)
             if self.replica is not None and not np.isfinite(self.replica.aggregator.open(reply.contribution)).all():
                 raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
         return reply

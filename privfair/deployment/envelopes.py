@@ -72,17 +72,20 @@ def pack_sums(sums: Sequence[Sealed]) -> dict[str, Value]:
         "sums": [s.total for s in sums],
         "sum_rounds": [s.round for s in sums],
         "sum_shares": [float(s.share) for s in sums],
+        "sum_steps": [float(s.step) for s in sums],
     }
 
 
 def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
     """What `pack_sums` packed."""
-    totals, rounds, shares = byte_parts(envelope, "sums"), envelope.get("sum_rounds"), envelope.get("sum_shares")
-    if not isinstance(rounds, list) or not isinstance(shares, list) or not len(totals) == len(rounds) == len(shares):
+    totals = byte_parts(envelope, "sums")
+    columns = [envelope.get(name) for name in ("sum_rounds", "sum_shares", "sum_steps")]
+    lists = [column for column in columns if isinstance(column, list) and len(column) == len(totals)]
+    if len(lists) < len(columns):
         raise InputError("message's sums", "must be whole", "lists of other lengths")
     found = []
-    for total, number_, share in zip(totals, rounds, shares, strict=True):
-        if not isinstance(number_, int) or not isinstance(share, float):
+    for total, number_, share, step in zip(totals, *lists, strict=True):
+        if not isinstance(number_, int) or not isinstance(share, float) or not isinstance(step, float):
             raise InputError("message's sums", "must have numbers and shares", "others")
-        found.append(Sealed(number_, total, share))
+        found.append(Sealed(number_, total, share, step))
     return found

@@ -60,7 +60,7 @@ class Holder:
             require_separate(self.parts.cells.notion, self.federation)
         self._model = self.parts.model()
         self._initial = self._model.parameters()
-        self._aggregator = ClientAggregator(own_key(config), self.parts.fixed_point)
+        self._aggregator = ClientAggregator(own_key(config, quantise=config.whole_sums), self.parts.fixed_point)
         self._embedder: Embedder | None = None
         if self.parts.embedding is not None:
             code = self.parts.feature_code

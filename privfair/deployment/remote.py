@@ -191,7 +191,7 @@ class Remote:
         model = next((s.model for s in singles(asked) if not isinstance(s, CountsRequest)), None)
         if isinstance(model, Sealed):
             if model.round and self._sums.get(model.round) is None:
-                self._sums.keep(model.round, model.total, model.share)
+                self._sums.keep(model.round, model.total, model.share, model.step)
             wanted = range(node.sums + 1, model.round + 1)
             missing = [s for s in (self._sums.get(n) for n in wanted) if s is not None]
         return sealed(

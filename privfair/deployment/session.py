@@ -75,7 +75,7 @@ class Session:
         beyond = beyond_plan(mine, terms, self.parts.plan, rounds, prices, config.privacy.retries)
         claim, head = terms.claim, ledger.head()
         bound = {} if claim is None or beyond else {m: getattr(claim, m) for m in ("rdp", "pld")}
-        spent = {} if planner is None else account(mine, planner.adjacency).by_channel(config.privacy.delta)
+        spent = {} if planner is None else account(mine, planner.neighbouring).by_channel(config.privacy.delta)
         inferred, bounded = self.parts.schema.inferred, bool(bound) and all(map(math.isfinite, bound.values()))
         return {
             "client": self.price.client,
@@ -84,6 +84,7 @@ class Session:
             "epsilon_of": "plan",
             "delta": config.privacy.delta,
             "adjacency": None if planner is None else str(planner.adjacency),
+            "unit": None if planner is None else str(planner.unit),
             "seeded": self.books.seeded,
             "schema_inferred": inferred,
             "beyond_plan": beyond,
@@ -119,6 +120,7 @@ def session(
             cells=parts.cells,
             adjacency=parts.planner.adjacency,
             cell_counts=parts.cells.membership(federation.clients[0].train).sum(axis=0),
+            unit=parts.planner.unit,
         )
         desk = Desk(
             books.ledger,

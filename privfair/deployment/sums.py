@@ -29,9 +29,10 @@ class Sums:
         if not path.is_file():
             return None
         arrays = read_arrays(path)
-        return Sealed(number, arrays["total"].tobytes(), float(arrays["share"][0]))
+        step = float(arrays["step"][0]) if "step" in arrays else 1.0  # sums of earlier versions have none
+        return Sealed(number, arrays["total"].tobytes(), float(arrays["share"][0]), step)
 
-    def keep(self, number: int, total: bytes, share: float) -> Sealed:
+    def keep(self, number: int, total: bytes, share: float, step: float = 1.0) -> Sealed:
         """The sum of this number: the one given, or the one that is there.
 
         There is one where the server stopped before it wrote down the end of the round. Clients may have seen that sum
@@ -39,9 +40,9 @@ class Sums:
         """
         known = self.get(number)
         if known is None:
-            arrays = {"total": np.frombuffer(total, dtype=np.uint8), "share": np.array([share])}
-            write_arrays(self._path(number), arrays)
-        return known or Sealed(number, total, share)
+            numbers = {"share": np.array([share]), "step": np.array([step])}
+            write_arrays(self._path(number), {"total": np.frombuffer(total, dtype=np.uint8), **numbers})
+        return known or Sealed(number, total, share, step)
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Recorded:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """As the keeper's, on the sum that is written down."""
-        kept = self.sums.keep(self.count + 1, total, share)
+        kept = self.sums.keep(self.count + 1, total, share, state.terms.sum_step)
         model = self.inner.step(state, kept.total, kept.share)
         self.count += 1
         return model

@@ -88,6 +88,8 @@ class Work:
         """
         for one in sums:
             if one.round == self.replica.round + 1:
+                if self.memory.terms is None or one.step != self.memory.terms.sum_step:
+                    raise Declined("The sums are not on the agreed grid.")
                 try:
                     self.replica.at(one)
                 except TooNoisy:

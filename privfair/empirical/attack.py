@@ -80,7 +80,7 @@ def claimed(setting: Setting, cells: Sequence[int]) -> Claimed:
         raise ValueError("only private runs are attacked")
     spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
     labels = {"", *(cell_labels(setting.cells, setting.federation.schema)[cell] for cell in cells)}
-    accountant = account(spends, private.planner.adjacency)
+    accountant = account(spends, private.planner.neighbouring)
     delta = setting.config.privacy.delta
     epsilon = pld_or_rdp(lambda method: accountant.epsilon(delta, method))
     return Claimed(_event([spend for spend in spends if spend.group in labels]), epsilon)

@@ -138,6 +138,9 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
     """The plan of this configuration, ready for attacks; refused where it claims nothing or its data have a budget."""
     if not config.privacy.enabled:
         raise InputError("privacy", "must be on: without it nothing is claimed", "off", "Give privacy.epsilon.")
+    if config.privacy.client_level:
+        rule = 'must not be "client_level": the attacks guess at one record, and a whole client is protected'
+        raise InputError("privacy.updates", rule, config.privacy.updates)
     _require_no_budget(config, "" if federation is None else federation.name)
     run = {"reproducible_noise": False, "ledger": f"sqlite:///{folder}/plan.sqlite", "key": None, "engine": "local"}
     # noise in shares can be planned with encryption only

@@ -7,6 +7,7 @@ sum over all clients has the witness functions of the round.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +46,17 @@ class EmbeddingPlan:
         Shared noise is that of all clients of the smallest cohort but one: who opens a sum knows its own share.
         """
         return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, max(1, self.cohort - 1))
+
+    def room_beside(self, noise: VectorNoise | None) -> int | None:
+        """How many records of one client and cell a sum has room for, with this noise; None: any number.
+
+        Integers that find no room are cut. Where others count on a client's share of noise it must find room but for
+        one draw in 1e32. A client's own noise does no more than blur what it sends: six standard deviations will do.
+        """
+        if self.room is None or noise is None:
+            return self.room
+        reach = noise.reach if noise.shares > 1 else noise.reach / 2
+        return max(0, self.room - math.ceil(reach / self.steps))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError, require_finite, require_positive
 from accountant.events import DiscreteGaussian, DiscreteLaplace
-from accountant.neighbouring import Adjacency, as_adjacency
+from accountant.neighbouring import Adjacency, Unit, as_adjacency
 from privfair.arrays import FloatArray
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise
@@ -94,10 +94,12 @@ class ScoreNoise:
         """The continuous law of the same scale, for convolving kernels."""
         return GaussianNoise(self.scale) if self.kind == "gaussian" else LaplaceNoise(self.scale)
 
-    def event(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> DiscreteGaussian | DiscreteLaplace:
+    def event(
+        self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE, unit: Unit = Unit.RECORD
+    ) -> DiscreteGaussian | DiscreteLaplace:
         """What releasing one score costs, unsampled: integer noise as it is drawn, the range as sensitivity."""
         law = DiscreteGaussian if self.kind == "gaussian" else DiscreteLaplace
-        return law(self.grid_scale, self.steps, as_adjacency(adjacency), step=self.step)
+        return law(self.grid_scale, self.steps, as_adjacency(adjacency), unit, step=self.step)
 
     def with_grid_scale(self, grid_scale: float) -> ScoreNoise:
         """The same grid with noise of at least this many steps, not rounded down: takes a calibrated event's scale."""

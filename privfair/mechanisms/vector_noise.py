@@ -1,7 +1,8 @@
-"""Noise for sums of vectors of the unit ball: every record on an integer grid, integer noise on every coordinate.
+"""Noise for sums of vectors of the unit ball: every vector on an integer grid, integer noise on every coordinate.
 
-A record adds a vector of norm at most 1 to the sum, in steps of 1/steps: rounded by itself, so that sums are whole
-numbers, and one record moves the sum by at most steps + √J/2 steps. Privacy rests on whole numbers alone.
+A record (or, where whole updates are summed, a client) adds a vector of norm at most 1 to the sum, in steps of 1/steps:
+rounded by itself, so that sums are whole numbers, and one vector moves the sum by at most steps + √J/2 steps. Privacy
+rests on whole numbers alone.
 
 What discrete Gaussian noise of scale σ steps costs on J coordinates is bounded by Gaussian noise of scale √(σ² − s²),
 s = 2 steps, and the same sensitivity. For integers x, draw y from N(x, σ² − s²) and round it at random: to k with
@@ -9,8 +10,8 @@ probability exp(−(k − y)²/2s²)/θ(y), θ(y) = Σ_k exp(−(k − y)²/2s²
 Gaussian law around x exactly, for the two exponentials integrate to one of (k − x)²/2σ². By Poisson's summation
 θ(y) = s√(2π)·(1 + 2Σ_m e^{−2π²s²m²} cos 2πmy): constant up to a factor of 1 ± 2e^{−8π²}, 1 ± 1.1e-34. So the masses of
 discrete Gaussian noise are those of a post-processed Gaussian release up to a factor of 1 ± 2.2e-34 for each
-coordinate, and a release costs the ε of that Gaussian and 4.4e-34·J more (δ grows by a factor of 1 + 2.2e-34·J): for 64
-coordinates and a million releases 3e-26, which no digit of an ε shows.
+coordinate, and a release costs the ε of that Gaussian and 4.4e-34·J more (δ grows by a factor of 1 + 2.2e-34·J): for
+2²⁴ coordinates and a million releases 8e-21, which no digit of an ε shows.
 
 Noise may come in shares, one from every client of a sum that nobody sees before it is added up. Shares of scale σ₁ and
 σ₂ add up to exp(−z²/2(σ₁² + σ₂²))·θ at z, the θ above with 1/s² = 1/σ₁² + 1/σ₂²: a discrete Gaussian law again, up to a
@@ -28,12 +29,14 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError, require_positive
 from accountant.events import Gaussian
-from accountant.neighbouring import Adjacency, as_adjacency
+from accountant.neighbouring import Adjacency, Unit, as_adjacency
 from privfair.arrays import FloatArray
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
 
 DEFAULT_STEPS = 1024
 LEAST_NOISE = 16.0  # grid steps
+MOST_COORDINATES = 2**24
+TAIL = 12.0  # standard deviations: a draw beyond has a probability of 4e-33
 _SMOOTHING = 2.0  # s, in steps
 _ROUNDING = 1 + 1e-12  # of clipping in floating point
 
@@ -43,10 +46,10 @@ class VectorNoise:
     """Gaussian integer noise on sums of vectors of norm at most 1 with `count` coordinates."""
 
     multiplier: float
-    """σ over the largest contribution of one record, which is 1."""
+    """σ over the largest contribution of one record or client, which is 1."""
     count: int
     spread: float = 2.0
-    """An upper bound of the distance of two records' vectors: what replacing one record can move."""
+    """An upper bound of the distance of two vectors: what replacing one can move."""
     steps: int = DEFAULT_STEPS
     """Of the grid, in a unit."""
     shares: int = 1
@@ -54,7 +57,7 @@ class VectorNoise:
 
     def __post_init__(self) -> None:
         """Refuse what is no noise, or no grid."""
-        for name, least, most in (("count", 1, 4096), ("steps", 16, 2**20), ("shares", 1, 2**16)):
+        for name, least, most in (("count", 1, MOST_COORDINATES), ("steps", 16, 2**20), ("shares", 1, 2**16)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise InputError(name, f"must be a whole number between {least} and {most}", value)
@@ -88,17 +91,28 @@ class VectorNoise:
         return replace(self, multiplier=self.multiplier / math.sqrt(self.shares), shares=1)
 
     def sensitivity(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> float:
-        """How far one record can move the sum, in steps, in Euclidean distance; rounding included."""
+        """How far one vector can move the sum, in steps, in Euclidean distance; rounding included."""
         rounding = math.sqrt(self.count) / 2
         presence = self.steps * _ROUNDING + rounding
         if as_adjacency(adjacency) is Adjacency.ADD_OR_REMOVE:
             return presence
         return min(2 * presence, self.steps * self.spread * _ROUNDING + 2 * rounding)
 
-    def event(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> Gaussian:
-        """What releasing one sum costs: a Gaussian release that bounds it, in grid steps."""
+    def event(
+        self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE, unit: Unit = Unit.RECORD, times: float = 1.0
+    ) -> Gaussian:
+        """What releasing one sum costs: a Gaussian release that bounds it, in grid steps.
+
+        `times`: how many times as far as one vector a unit moves what is released; not 1 where a unit is many records.
+        """
         scale = math.sqrt((self.grid_scale - _SMOOTHING) * (self.grid_scale + _SMOOTHING))
-        return Gaussian(math.nextafter(scale, 0.0), self.sensitivity(adjacency), as_adjacency(adjacency))
+        moved = self.sensitivity(adjacency) * times
+        return Gaussian(math.nextafter(scale, 0.0), moved, as_adjacency(adjacency), unit)
+
+    @property
+    def reach(self) -> float:
+        """How far noise that is added at once, all of it or one share, moves a coordinate: farther once in 1e32."""
+        return TAIL * self.share_scale
 
     def with_event_scale(self, scale: float) -> VectorNoise:
         """The same with as much noise as makes `event` have at least this scale: takes a calibrated event's."""
@@ -116,8 +130,16 @@ class VectorNoise:
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
     """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0."""
+    whole: NDArray[np.int64] = np.rint(in_unit_ball(vectors) * steps).astype(np.int64).sum(axis=0)
+    return whole
+
+
+def in_unit_ball(vectors: FloatArray) -> FloatArray:
+    """Each row at most 1 long: what is longer is cut to 1, what is no number is 0.
+
+    Lengths are those of pairwise sums: right to 1e-14 for 2²⁴ coordinates, and sensitivities allow for 1e-12.
+    """
     finite = np.clip(np.where(np.isfinite(vectors), vectors, 0.0), -1e100, 1e100)  # no square overflows
     lengths = np.linalg.norm(finite, axis=1, keepdims=True)
-    inside = finite / np.maximum(lengths, 1.0)
-    whole: NDArray[np.int64] = np.rint(inside * steps).astype(np.int64).sum(axis=0)
-    return whole
+    inside: FloatArray = finite / np.maximum(lengths, 1.0)
+    return inside

@@ -13,7 +13,7 @@ from accountant.budget import Budget
 from accountant.errors import InputError, Refused
 from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency
+from accountant.neighbouring import Neighbouring, Unit
 from accountant.signing import OwnerKey
 from accountant.storage import exists, ledger_url
 from privfair.clients.client import Client, EntropyOf
@@ -58,6 +58,7 @@ class Books:
             seeded = config.run.reproducible_noise
             if budgeted:
                 _require_real(config, federation.schema, dataset)
+                _require_its_unit(config, dataset, state.neighbouring)
                 _require_same_partition(ledger, dataset, run)
             fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
             _require_its_name(ledger, config, key, dataset)
@@ -69,12 +70,12 @@ class Books:
         return Books(ledger, dataset, run, fingerprint, seeded, budgeted)
 
     def desk(
-        self, clients: Sequence[Client], cells: Cells, schema: Schema, adjacency: Adjacency, config: Config
+        self, clients: Sequence[Client], cells: Cells, schema: Schema, neighbours: Neighbouring, config: Config
     ) -> Desk:
         """The desk that all answers of these clients pass."""
-        labels = cell_labels(cells, schema)
+        labels, how, unit = cell_labels(cells, schema), neighbours.adjacency, neighbours.unit
         prices = [
-            PriceList(self.dataset, self.run, client.name, labels, cells, adjacency, client.cell_counts)
+            PriceList(self.dataset, self.run, client.name, labels, cells, how, client.cell_counts, unit)
             for client in clients
         ]
         retries = None if config.privacy.epsilon is None else config.privacy.retries
@@ -165,6 +166,15 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
     if schema.inferred:
         remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."
         raise InputError("data", f"must have a declared schema for {dataset!r}, which has a budget", "inferred", remedy)
+
+
+def _require_its_unit(config: Config, dataset: str, budget: Neighbouring | None) -> None:
+    """Nothing, unless the budget is for records and the run protects clients, or the other way round."""
+    unit = Unit.CLIENT if config.privacy.client_level else Unit.RECORD
+    if budget is not None and budget.unit is not unit:
+        rule = f"must protect a {budget.unit}, as the budget of {dataset!r} does"
+        remedy = "What a record and what a client have spent do not add up: use the updates that the budget is for."
+        raise InputError("privacy.updates", rule, config.privacy.updates, remedy)
 
 
 def _require_its_name(ledger: Ledger, config: Config, key: OwnerKey | None, dataset: str) -> None:

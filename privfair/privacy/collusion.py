@@ -10,16 +10,15 @@ from accountant.bounds import spent
 from accountant.events import Composed
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld
-from privfair.privacy.planning import Planner
-from privfair.privacy.workload import Sampling
+from privfair.privacy.planning import Planner, sampling_of
 from privfair.terms import Terms
 
 
 def collusion(terms: Terms, planner: Planner) -> dict[str, Any] | None:
     """Both ε in words and numbers; None where every client adds all of its noise itself."""
-    if terms.embedding is None or not terms.noise_is_shared:
+    shares = shares_of(terms)
+    if shares < 2:
         return None
-    shares = terms.embedding.noise.shares
     pooled = with_collusion(terms, replace(planner, count_releases=terms.count_releases))
     return {
         "nobody": "The run's ε: against the server, which opens nothing, and against every client, which opens sums "
@@ -31,16 +30,28 @@ def collusion(terms: Terms, planner: Planner) -> dict[str, Any] | None:
     }
 
 
+def shares_of(terms: Terms) -> int:
+    """How many shares are the whole noise; 1 where every client adds all of it."""
+    noises = [shared.noise for shared in (terms.embedding, terms.client_updates) if shared is not None]
+    return max((noise.shares for noise in noises), default=1)
+
+
 def with_collusion(terms: Terms, planner: Planner) -> dict[str, float]:
     """ε of the plan by RDP and PLD where only a client's own share of noise hides its vectors.
 
     So it is against the server together with one client, whose key opens what others send.
     """
+    planner, sampling, delta = planner.under(terms), sampling_of(terms), planner.config.delta
+    channels = []
+    if terms.client_updates is not None:
+        channels = planner.of_one_update(terms.client_updates.noise.alone)
+    elif terms.updates is not None:
+        channels = planner.rest(sampling, None, terms.updates.noise_multiplier)
     noise = terms.fairness_noise
-    if not isinstance(noise, VectorNoise) or terms.updates is None:
+    if not channels or (planner.work.shares_scores and noise is None):  # something has no noise at all
         return {"rdp": math.inf, "pld": math.inf}
-    u, delta = terms.updates, planner.config.delta
-    channels = planner.rest(Sampling(u.sampling_rate, u.steps, None, None), noise.alone, u.noise_multiplier)
+    if noise is not None:
+        channels += planner.rest(sampling, noise.alone if isinstance(noise, VectorNoise) else noise, None)
     first, share = 0.0, 0.0
     if planner.one_phase:
         channels = [*planner.fixed(), *channels]

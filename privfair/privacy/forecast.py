@@ -21,7 +21,7 @@ from privfair.messages import (
     Task,
     TrainRequest,
 )
-from privfair.privacy.pricing import UPDATES, PriceList
+from privfair.privacy.pricing import PriceList
 from privfair.round import Plan
 from privfair.terms import Terms
 
@@ -53,7 +53,7 @@ def planned_spends(
         for client in plan.cohort(number, state.clients):
             if terms.records[client] > 0:
                 work = terms.work(client, local)
-                add(client, TrainRequest(number, state.model, Task(), work, weight=0.0))
+                add(client, TrainRequest(number, state.model, Task(), work, 0.0, release=terms.release(client)))
     if terms.evaluation is not None:
         for client in range(state.clients):
             add(client, EvaluateRequest(state.model, terms.evaluation))
@@ -76,12 +76,14 @@ def beyond_plan(
 ) -> list[str]:
     """Client and channel of what was released more often than planned, or not planned at all."""
     allowed: Counter[Kind] = Counter()
-    steps = terms.updates.steps if terms.updates else 1
+    largest: dict[Kind, int] = {}  # of one release: the steps of a training, or the scores of a message
     everything = planned_spends(ServerState(0, Sealed(0, b""), terms, {}), plan, rounds, prices)
     for spend in everything:
-        allowed[_kind(spend)] += spend.count
-    for kind in allowed:
-        allowed[kind] += retries * (steps if kind[1] == UPDATES else 1)
+        kind = _kind(spend)
+        allowed[kind] += spend.count
+        largest[kind] = max(largest.get(kind, 0), spend.count)
+    for kind, count in largest.items():
+        allowed[kind] += retries * count
     for spend in count_spends(terms, prices):
         allowed[_kind(spend)] += terms.count_releases
     found: Counter[Kind] = Counter()

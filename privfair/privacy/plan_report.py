@@ -11,10 +11,11 @@ from accountant.events import Event, Nothing, Repeated
 from privfair.config import Config
 from privfair.fairness.cells import Cells
 from privfair.fairness.pooling import standard_error
+from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import update_event
-from privfair.terms import PrivateEmbedding, Terms
+from privfair.terms import ClientUpdates, PrivateEmbedding, Terms
 
 
 def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any]:
@@ -49,8 +50,7 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
         e, channel = terms.embedding, planner.fairness_channel(terms)
         add(
             "embeddings",
-            f"gaussian, {e.noise.multiplier:.3g} × the part of one record"
-            + (f", by {e.noise.shares} clients together" if e.noise.shares > 1 else ""),
+            f"gaussian, {e.noise.multiplier:.3g} × the part of one record{_by_several(e.noise)}",
             f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records",
             channel.event if channel else Nothing(),
             rounds,
@@ -64,10 +64,23 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
             update_event(u.sampling_rate, u.noise_multiplier, planner.adjacency),
             planner.work.most_trainings * u.steps,
         )
+    if terms.client_updates is not None:
+        c = terms.client_updates
+        add(
+            "updates",
+            f"gaussian, {c.noise.multiplier:.3g} × the largest part of one client{_by_several(c.noise)}",
+            f"{planner.work.most_trainings} × {c.noise.count} parameters, cut to a length of {c.max_norm:g}",
+            c.noise.event(planner.adjacency, planner.unit),
+            planner.work.most_trainings,
+        )
     if terms.evaluation is not None:
         event = terms.evaluation.event(planner.cells.attributes, planner.adjacency)
         add("evaluation", f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records", event)
     return {"channels": channels, "notes": _notes(config, terms, planner)}
+
+
+def _by_several(noise: VectorNoise) -> str:
+    return f", by {noise.shares} clients together" if noise.shares > 1 else ""
 
 
 def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
@@ -97,6 +110,9 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
         )
     if terms.fairness_noise is not None:
         lines.append(_expected_error(terms, planner))
+    if terms.client_updates is not None:
+        lines.append(_update_error(terms, terms.client_updates, planner))
+    elif terms.fairness_noise is not None:
         heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())
         lines.append(
             f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
@@ -114,6 +130,18 @@ def unseen(terms: Terms, cells: Cells) -> list[str]:
     else:
         return []
     return [name.removesuffix(", everyone") for n, name in enumerate(cells.names) if not shared[:, n].any()]
+
+
+def _update_error(terms: Terms, updates: ClientUpdates, planner: Planner) -> str:
+    """The noise of a round's mean update, beside how long the mean can be at most."""
+    plan, noise = planner.work.updates, updates.noise
+    takes = int(np.count_nonzero(terms.records))
+    several = round((plan.participation if plan else 1.0) * takes)
+    each = updates.max_norm * updates.largest_weight * noise.multiplier * math.sqrt(several / noise.shares)
+    return (
+        f"Expected noise of a round's mean update: ±{each:.3g} on each of {noise.count} parameters, a length of "
+        f"{each * math.sqrt(noise.count):.3g}; the mean itself has a length of at most {updates.max_norm:g}."
+    )
 
 
 def _expected_error(terms: Terms, planner: Planner) -> str:

@@ -9,15 +9,14 @@ Two ways, told apart by `one_phase`:
   the whole is (ε, δ)-private by adaptive composition (Dwork & Roth 2014, Theorem B.1 and section 3.5).
 
 The plan holds for the worst record: one of the group that is sampled at the highest rate, at a client that trains most
-often. `retries` repetitions that a crash may need are part of it.
+often. Where whole clients are protected it holds for the worst client. `retries` repetitions that a crash may need are
+part of it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,134 +24,34 @@ from numpy.typing import NDArray
 from accountant.bounds import Method, spent
 from accountant.calibration import Channel
 from accountant.errors import InputError
-from accountant.events import Composed, Event, Nothing
-from accountant.neighbouring import Adjacency
-from privfair.config import PrivacyConfig
-from privfair.fairness.cells import Cells
+from accountant.events import Composed, Nothing
 from privfair.kernels.parse import parse_kernel
-from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
 from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld, calibrated_factor
-from privfair.privacy.dearest import dearest_scores
-from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES, update_event
-from privfair.privacy.workload import Sampling, Workload
-from privfair.terms import Claim, PrivateEmbedding, PrivateUpdates, Sharing, Terms
+from privfair.privacy.channels import COUNT_DELTA, Fairness, PlannedChannels
+from privfair.privacy.workload import Sampling
+from privfair.terms import Claim, ClientUpdates, PrivateEmbedding, PrivateUpdates, Sharing, Terms
 
-COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
 # Two phases, PLD target: by RDP the rest costs at most so many times its ε, so that RDP has a bound as well.
 LOOSER = 1.2
 
-
-Fairness = ScoreNoise | VectorNoise  # noise of what is shared for fairness: scores, or sums of features
-Noise = tuple[Fairness | None, float | None]  # of that, and the noise multiplier of updates
+Noise = tuple[Fairness | None, float | None]  # of what is shared for fairness, and the noise multiplier of updates
 
 
 @dataclass(frozen=True)
-class Planner:
+class Planner(PlannedChannels):
     """Calibrates the noise of one run."""
 
-    config: PrivacyConfig
-    work: Workload
-    cells: Cells
-    count_releases: int = 1  # more than one after a crash that lost counts
-    public_counts: NDArray[np.int64] | None = None  # (clients, cells), where the owner declared them public
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """Public counts leave replacing a record within its cell; otherwise adding or removing one."""
-        return Adjacency.REPLACE_ONE if self.config.counts == "public" else Adjacency.ADD_OR_REMOVE
-
-    @property
-    def one_phase(self) -> bool:
-        """Whether the plan is fixed before the first release; public counts are known to everybody beforehand."""
-        c = self.config
-        updates = c.updates == "none" or c.sampling_rate is not None
-        scores = not self._noisy_scores or c.prediction_rate is not None or self.work.embedding is not None
-        return c.counts == "public" or (updates and scores)
-
-    @property
-    def _noisy_scores(self) -> bool:
-        return self.work.shares_scores and self.config.predictions != "none"
-
-    @cached_property
-    def count_noise(self) -> CountNoise | None:
-        """Of counts: given, or from its share of ε."""
-        c = self.config
-        if c.counts == "public":
-            return None
-        scale = c.count_noise or self._scale(c.counts, c.count_share, self.cells.count_overlap, "count_noise")
-        return CountNoise(c.counts, scale)
-
-    @cached_property
-    def evaluation_noise(self) -> CountNoise | None:
-        """Of the final confusion counts: given, or from its share of ε."""
-        c = self.config
-        if c.evaluation == "none":
-            return None
-        scale = c.evaluation_noise
-        if scale is None:
-            overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
-            scale = self._scale(c.evaluation, c.evaluation_share, overlap, "evaluation_noise")
-        return CountNoise(c.evaluation, scale)
-
-    def _scale(self, kind: Literal["laplace", "gaussian"], share: float, overlap: int, key: str) -> float:
-        target = self._target(key) * share
-        if kind == "laplace":
-            return laplace_scale_for(target, overlap)
-        return gaussian_scale_for(target, self.config.delta * COUNT_DELTA, overlap)
-
-    def _target(self, missing: str) -> float:
-        if self.config.epsilon is None:
-            rule = "must be given, or privacy.epsilon, from which it follows"
-            raise InputError(f"privacy.{missing}", rule, None)
-        return self.config.epsilon
-
-    # ---- the channels of the worst record
-
-    def fixed(self) -> list[Channel]:
-        """Counts and evaluation, whose noise is settled first."""
-        channels = []
-        if self.count_noise is not None:
-            event = self.count_noise.event(self.cells.count_overlap, self.adjacency)
-            channels.append(Channel(COUNTS, event, self.count_releases, fixed=True))
-        if self.evaluation_noise is not None:
-            event = self.evaluation_noise.event(self.cells.attributes, self.adjacency)
-            channels.append(Channel(EVALUATION, event, 1 + self.config.retries, fixed=True))
-        return channels
-
-    def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
-        """What is shared for fairness in all rounds, for the record that pays most for it."""
-        if isinstance(noise, VectorNoise):
-            # a record is in the sum of each of its cells, and all cost the same
-            events: tuple[Event, ...] = (noise.event(self.adjacency),)
-            events *= self.cells.attributes * self.cells.notion.sets_of_a_record
-            event = events[0] if len(events) == 1 else Composed(events)
-            return Channel(EMBEDDINGS, event, self.work.rounds + self.config.retries, fixed=fixed)
-        return self._score_channel(sampling, noise, fixed=fixed)
-
-    def _score_channel(self, sampling: Sampling, noise: ScoreNoise, *, fixed: bool) -> Channel | None:
-        """The scores of all rounds, for a record of the cells with the highest rates."""
-        if sampling.quotas is None:
-            return None
-        rate = self.config.prediction_rate if self.adjacency is Adjacency.ADD_OR_REMOVE else None
-        events = dearest_scores(self.cells, sampling, noise, rate, self.public_counts)
-        event = events[0] if len(events) == 1 else Composed(tuple(events))
-        return Channel(PREDICTIONS, event, self.work.rounds + self.config.retries, fixed=fixed)
-
-    def _update_channel(self, sampling: Sampling, multiplier: float, *, fixed: bool) -> Channel:
-        event = update_event(sampling.sampling_rate, multiplier, self.adjacency)
-        trainings = self.work.most_trainings + self.config.retries
-        return Channel(UPDATES, event, trainings * sampling.steps, fixed=fixed)
-
     def fairness_channel(self, terms: Terms) -> Channel | None:
-        """What fairness costs over all rounds the record that pays most for it, under these terms."""
+        """What fairness costs over all rounds the record, or client, that pays most for it, under these terms."""
         if terms.fairness_noise is None:
             return None
-        public = None if self.config.counts != "public" else terms.cells
-        shared = terms.sharing
-        sampling = Sampling(1.0, 1, None, None) if shared is None else Sampling(1.0, 1, shared.quotas, shared.rates)
-        return replace(self, public_counts=public)._fairness_channel(sampling, terms.fairness_noise, fixed=True)
+        return self.under(terms)._fairness_channel(sampling_of(terms), terms.fairness_noise, fixed=True)
+
+    def under(self, terms: Terms) -> Planner:
+        """The planner with the counts of these terms, where they are public."""
+        return replace(self, public_counts=None if self.config.counts != "public" else terms.cells)
 
     def terms_beforehand(self, clients: int) -> Terms:
         """The terms as far as they are known before counts: all of one phase, the counts alone of two."""
@@ -181,7 +80,7 @@ class Planner:
                 embedding = PrivateEmbedding(scores, sampling.quotas)
             else:
                 sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
-        if multiplier is not None:
+        if multiplier is not None and self.work.updates is None:
             updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, self.config.max_grad_norm)
         return Terms(
             records=records,
@@ -190,11 +89,20 @@ class Planner:
             sharing=sharing,
             embedding=embedding,
             updates=updates,
+            client_updates=None if multiplier is None else self._client_updates(multiplier, records),
             counting=self.count_noise,
             count_releases=self.count_releases,
             evaluation=self.evaluation_noise,
             claim=claim,
         )
+
+    def _client_updates(self, multiplier: float, records: NDArray[np.int64]) -> ClientUpdates | None:
+        """How whole updates are released, where they are."""
+        plan = self.work.updates
+        if plan is None:
+            return None
+        largest = float((records / records.sum()).max()) / plan.participation
+        return ClientUpdates(plan.noise(multiplier), plan.max_norm, largest)
 
     def steps(self, sampling_rate: float) -> int:
         """Local steps of a round: configured, or as many as make the configured epochs in the mean."""
@@ -232,6 +140,8 @@ class Planner:
             self._require_kernel(ScoreNoise(c.predictions, c.prediction_noise or 1e-3 * (high - low), low, high))
         if c.updates != "none" and c.noise_multiplier is None:
             self._target("noise_multiplier")
+        elif self.work.updates is not None and c.noise_multiplier is not None:
+            self.work.updates.noise(c.noise_multiplier)
         if self._noisy_scores and c.prediction_noise is None:
             self._target("prediction_noise")
         if c.epsilon is not None:
@@ -330,8 +240,8 @@ class Planner:
         if c.noise_multiplier is not None:
             return c.noise_multiplier
         self._target("noise_multiplier")
-        channels = [self._update_channel(sampling, 1.0, fixed=False), *self.rest(sampling, scores, None)]
-        return self._factor(channels)
+        factor = self._factor([self._updates_to_calibrate(sampling), *self.rest(sampling, scores, None)])
+        return factor if self.work.updates is None else self.work.updates.calibrated(factor).multiplier
 
     def _factor(self, channels: list[Channel]) -> float:
         """The least noise factor that meets the target together with everything that is fixed."""
@@ -389,3 +299,11 @@ class Planner:
         if found > target * (1 + 1e-9):
             rule = f"must be at least what the given noise costs, {found:.4g}"
             raise InputError("privacy.epsilon", rule, target, "Give more noise, or leave some of it to be calibrated.")
+
+
+def sampling_of(terms: Terms) -> Sampling:
+    """The rates and steps that these terms have."""
+    rate, steps = (1.0, 1) if terms.updates is None else (terms.updates.sampling_rate, terms.updates.steps)
+    if terms.sharing is not None:
+        return Sampling(rate, steps, terms.sharing.quotas, terms.sharing.rates)
+    return Sampling(rate, steps, None if terms.embedding is None else terms.embedding.cells, None)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.events import Event, Gaussian, Nothing, NotPrivate, PoissonSampled
-from accountant.neighbouring import Adjacency
+from accountant.neighbouring import Adjacency, Unit
 from accountant.spending import Spend
 from privfair.fairness.cells import Cells
 from privfair.mechanisms.score_release import fixed_scores_event, poisson_scores_event
@@ -23,6 +23,7 @@ from privfair.messages import (
     ScoresRequest,
     TrainRequest,
 )
+from privfair.privacy.whole_clients import features_event
 
 COUNTS, PREDICTIONS, UPDATES, EVALUATION, MEASURES = "counts", "predictions", "updates", "evaluation", "measures"
 EMBEDDINGS = "embeddings"
@@ -55,7 +56,10 @@ def plain_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class PriceList:
-    """One client's prices. `cell_counts` are needed, and public, only where the owner declared counts public."""
+    """One client's prices. `cell_counts` are needed, and public, only where the owner declared counts public.
+
+    `unit`: what is protected. A client with all of its records pays for every cell together, not for each group.
+    """
 
     dataset: str
     run: str
@@ -64,6 +68,7 @@ class PriceList:
     cells: Cells
     adjacency: Adjacency
     cell_counts: NDArray[np.int64]
+    unit: Unit = Unit.RECORD
 
     def channel(self, request: Request) -> tuple[str, int | None]:
         """The channel and the round that a request belongs to."""
@@ -107,6 +112,9 @@ class PriceList:
     def _scores(self, request: ScoresRequest) -> tuple[Spend, ...]:
         if request.release is None:
             return (self._row(request, NotPrivate()),)
+        if self.unit is Unit.CLIENT:
+            each, count = request.release.noise.event(self.adjacency, self.unit), int(request.quotas.sum())
+            return (self._row(request, each, count=count) if count else self._row(request, Nothing()),)
         rows = []
         for cell, quota in enumerate(request.quotas):
             if quota:
@@ -123,12 +131,16 @@ class PriceList:
         """One row for each asked cell: every record of it is in the sum."""
         if request.release is None:
             return (self._row(request, NotPrivate()),)
+        if self.unit is Unit.CLIENT:
+            return (self._row(request, features_event(request.release, request.cells, self.cell_counts)),)
         event = request.release.event(self.adjacency)
         rows = [self._row(request, event, group=self.labels[cell]) for cell in np.flatnonzero(request.cells)]
         return tuple(rows) or (self._row(request, Nothing()),)
 
     def _training(self, request: TrainRequest) -> Spend:
-        work = request.work
+        work, release = request.work, request.release
+        if release is not None:  # of the largest weight, whatever its own: nobody pays more
+            return self._row(request, release.noise.event(self.adjacency, Unit.CLIENT))
         if not isinstance(work, PrivateWork):
             return self._row(request, NotPrivate())
         event = update_event(work.sampling_rate, work.noise_multiplier, self.adjacency)

@@ -43,8 +43,11 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if algorithm.measures:
         rule = f"must send nothing without noise, and {name} sends local figures ({', '.join(algorithm.measures)})"
         raise InputError("federation.method", rule, name, remedy)
-    if config.privacy.distributed_noise and config.fairness.tracker != "embedding":
-        raise InputError("privacy.distributed_noise", "is for the embedding tracker only", True)
+    if config.privacy.client_level:
+        _require_whole_clients(config)
+    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding":
+        rule = "is for the embedding tracker only, or for updates of whole clients"
+        raise InputError("privacy.distributed_noise", rule, True)
     if config.privacy.smallest_cohort is not None and not config.privacy.distributed_noise:
         raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
     if config.fairness.tracker == "embedding":
@@ -52,7 +55,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if config.privacy.evaluation != "none" and task != "binary":
         rule = "must be none for regression: it counts decisions"
         raise InputError("privacy.evaluation", rule, config.privacy.evaluation)
-    if not algorithm.per_example:
+    if not algorithm.per_example and not config.privacy.client_level:
         rule = "must have a loss for each record by itself, and its penalty couples the records of a minibatch"
         raise InputError("federation.method", rule, name, remedy)
     if federation.drift_correction != "none" and config.privacy.updates == "dp_sgd":
@@ -62,6 +65,30 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if federation.optimizer == "scaffold":
         rule = "must not be scaffold: control variates are a second message of every client, and have no price"
         raise InputError("federation.optimizer", rule, "scaffold", "Use fedavg, fedprox, fedadam or fedavgm.")
+
+
+def _require_whole_clients(config: Config) -> None:
+    """Nothing, if every number that leaves has a bound on what a whole client can change of it."""
+    privacy = config.privacy
+    if privacy.counts != "public":
+        rule = 'must be public with updates = "client_level": noise on counts hides one record, not all of a client'
+        remedy = 'A client may have any number of records. Declare them public (privacy.counts = "public").'
+        raise InputError("privacy.counts", rule, privacy.counts, remedy)
+    if privacy.evaluation != "none":
+        rule = 'must be none with updates = "client_level": noise on its counts hides one record, not all of a client'
+        raise InputError("privacy.evaluation", rule, privacy.evaluation)
+    if config.scheme == "ckks":
+        rule = 'must be bfv or plain with updates = "client_level": noise is on whole numbers'
+        raise InputError("aggregation.scheme", rule, "ckks")
+    for key in ("sampling_rate", "local_steps"):
+        if getattr(privacy, key) is not None:
+            rule = 'is for DP-SGD: with updates = "client_level" clients train as without privacy'
+            raise InputError(f"privacy.{key}", rule, getattr(privacy, key), "Leave it out; see federation.batch_size.")
+    samples = config.federation.method == "mmd_fedavg" and config.fairness.tracker == "samples"
+    if privacy.distributed_noise and samples and privacy.predictions != "none":
+        rule = "must not be samples with noise in shares: every client adds all noise of its scores itself"
+        remedy = 'Set fairness.tracker = "embedding", whose sums are added under encryption.'
+        raise InputError("fairness.tracker", rule, "samples", remedy)
 
 
 def _require_gaussian_sums(config: Config) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from accountant.accountant import Accountant
 from accountant.bounds import Method
 from accountant.errors import InputError
-from accountant.neighbouring import Adjacency
+from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from accountant.spending import Spend, attribute_of
 from privfair.aggregation import SINGLE_KEY_WARNING
 from privfair.config import Config
@@ -50,7 +50,7 @@ def statement(
     what was released is told, but the bound of the plan, which holds for less as well.
     """
     spends = [spend for _, spend in books.ledger.spends(run=books.run)]
-    accountant = account(spends, planner.adjacency)
+    accountant = account(spends, planner.neighbouring)
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
@@ -60,13 +60,13 @@ def statement(
     head = books.ledger.head()
     return {
         "private": not (unbounded or beyond or books.seeded or schema.inferred),
-        "claim": _claim(books, schema, unbounded, beyond, shared=terms.noise_is_shared),
+        "claim": _claim(books, schema, unbounded, beyond, planner.unit, shared=terms.noise_is_shared),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "epsilon_of": "plan" if by_plan else "releases",
         "delta": delta,
         "adjacency": str(planner.adjacency),
-        "neighbours": _neighbours(planner.adjacency),
-        "unit": "record",
+        "neighbours": neighbours(planner.neighbouring),
+        "unit": str(planner.unit),
         "target": {"epsilon": config.privacy.epsilon, "method": config.privacy.target_method},
         "plan": "two phases" if claim.two_phases else "one phase",
         "unbounded": unbounded,
@@ -124,9 +124,9 @@ def total_epsilon(
     return {"rdp": claim.rdp, "pld": claim.pld}, True, []
 
 
-def account(spends: Sequence[Spend], adjacency: Adjacency) -> Accountant:
+def account(spends: Sequence[Spend], neighbouring: Neighbouring) -> Accountant:
     """An accountant with every row of the run."""
-    accountant = Accountant(adjacency)
+    accountant = Accountant(neighbouring.adjacency, neighbouring.unit)
     for s in spends:
         accountant.compose(s.event, s.count, client=s.client, group=s.group, channel=s.channel, round=s.round)
     return accountant
@@ -169,6 +169,18 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "sampling_rate": u.sampling_rate,
             "steps_per_round": u.steps,
         }
+    if terms.client_updates is not None:
+        c = terms.client_updates
+        found["updates"] = {
+            "mechanism": "gaussian (whole updates, clipped; integers)",
+            "noise_multiplier": c.noise.multiplier,
+            "unit": "the largest part of one client",
+            "max_update_norm": c.max_norm,
+            "largest_weight": c.largest_weight,
+            "parameters": c.noise.count,
+            "grid_step": 1 / c.noise.steps,
+            "shares": c.noise.shares,
+        }
     if terms.evaluation is not None:
         found["evaluation"] = {"mechanism": terms.evaluation.kind, "scale": terms.evaluation.scale, "unit": "records"}
     return found
@@ -197,7 +209,9 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str], *, shared: bool) -> str:
+def _claim(
+    books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str], unit: Unit, *, shared: bool
+) -> str:
     if beyond:
         return f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
     if unbounded:
@@ -209,16 +223,24 @@ def _claim(books: Books, schema: Schema, unbounded: Sequence[str], beyond: Seque
             "The ε below is that of a schema known beforehand. Here it was read off the records, one of which can move "
             "the features of all others: declare it (data.schema) for a claim."
         )
+    whom = "For every record of every client" if unit is Unit.RECORD else "For every client with all of its records"
+    also = "" if unit is Unit.RECORD else " The same ε bounds replacing one record, which is a part of that."
     if shared:
         return (
-            "For every record of every client, everything that anybody can read is (ε, δ)-differentially private, as "
-            "long as the server and a client do not pool what they see; if they do, the larger ε holds (collusion)."
+            f"{whom}, everything that anybody can read is (ε, δ)-differentially private, as long as the server and a "
+            f"client do not pool what they see; if they do, the larger ε holds (collusion).{also}"
         )
-    return "For every record of every client, everything that left the client is (ε, δ)-differentially private."
+    return f"{whom}, everything that left the client is (ε, δ)-differentially private.{also}"
 
 
-def _neighbours(adjacency: Adjacency) -> str:
-    if adjacency is Adjacency.ADD_OR_REMOVE:
+def neighbours(neighbouring: Neighbouring) -> str:
+    """Which datasets are neighbours, in words."""
+    if neighbouring.unit is Unit.CLIENT:
+        return (
+            "all records of one client replaced by as many others: the same numbers in every group and conditioning "
+            "set, on each side of the train/test split; counts, weights and who the clients are, are public"
+        )
+    if neighbouring.adjacency is Adjacency.ADD_OR_REMOVE:
         return "one record added at or removed from one client"
     return (
         "one record replaced by another of the same group and conditioning sets, on the same side of the train/test "
@@ -258,6 +280,11 @@ def _assumptions(planner: Planner, schema_inferred: bool, two_phases: bool) -> l
         "Who the data holders are is public, and each stays one without any single record.",
         "The train/test split is decided per record.",
     ]
+    if planner.unit is Unit.CLIENT:
+        found = [
+            "All records of a person are with one client: clients compose in parallel, and the run's ε is the worst's.",
+            "Who the data holders are, when each trains and how much its update weighs is public.",
+        ]
     if not schema_inferred:
         found.append("The schema (groups, labels, categories, ranges) is public.")
     if planner.adjacency is Adjacency.ADD_OR_REMOVE and not two_phases:
@@ -292,12 +319,18 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
         "Time: how long a client takes to answer. Rounding: the last bits of a record's score can depend on how many "
         "records are evaluated with it.",
-        f"Facts about a client as a whole: the server sees its noisy {_seen(config)}.",
-        "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four draws "
-        "(not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: integer noise."
-        if not books.seeded
-        else "Noise of updates: Gaussian in floating point.",
     ]
+    if config.privacy.client_level:
+        found.append("Whether a data holder takes part at all: its counts and its weight are public.")
+    else:
+        found += [
+            f"Facts about a client as a whole: the server sees its noisy {_seen(config)}.",
+            "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four "
+            "draws (not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: "
+            "integer noise."
+            if not books.seeded
+            else "Noise of updates: Gaussian in floating point.",
+        ]
     if config.scheme == "plain":
         found.append("Updates are not encrypted: the server sees each client's noisy update.")
     else:

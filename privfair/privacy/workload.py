@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
 from privfair.fairness.embedding import EmbeddingPlan
+from privfair.mechanisms.update_release import UpdatePlan
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Workload:
     score_range: tuple[float, float] | None
     kernel: str = "energy"
     embedding: EmbeddingPlan | None = None  # None: scores are shared, not features of them
+    updates: UpdatePlan | None = None  # where whole clients are protected; None: records are
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ KINDS = {
     "by_run": ("run", "By run, each alone; they do not simply add up"),
     "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
 }
+WHOLE = {
+    "by_client": ("data holder", "By data holder: ε of all of its records together")
+}  # whole clients are protected
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
     verdict, kind = _verdict(dataset)
     left = dataset.left
     epsilon = dataset.epsilon
-    total: list[Any] = ["the record exposed most", Cell(count(dataset.releases), dataset.releases)]
+    whole = state.neighbouring is not None and state.neighbouring.unit is Unit.CLIENT
+    exposed = "the data holder exposed most" if whole else "the record exposed most"
+    total: list[Any] = [exposed, Cell(count(dataset.releases), dataset.releases)]
     total += [epsilon_cell(epsilon.rdp if epsilon else None), epsilon_cell(epsilon.pld if epsilon else None)]
     return Dataset(
         state.name,
@@ -94,7 +99,7 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
         [total],
         [
             {"caption": caption, "columns": [what, "releases", "ε (RDP)", "ε (PLD)"], "rows": _lines(found)}
-            for name, (what, caption) in KINDS.items()
+            for name, (what, caption) in (KINDS | (WHOLE if whole else {})).items()
             if (found := getattr(dataset, name)) and not (len(found) == 1 and not found[0].name)
         ],
         [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from accountant.audit import DatasetAudit
 from accountant.burndown import Point
+from accountant.neighbouring import Unit
 from privfair.reports.figures import Figure, Trace, axis, line, plain
 from privfair.reports.numbers import Cell, epsilon_cell, percent
 
@@ -22,6 +23,8 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
     spent = line("ε spent so far (RDP)", times, epsilons, 0, hovertemplate="%{x}<br>ε = %{y:.4g}<extra></extra>")
     spent["line"]["shape"] = "hv"
     traces: list[Trace] = [spent]
+    whole = dataset.state.neighbouring is not None and dataset.state.neighbouring.unit is Unit.CLIENT
+    exposed = "data holder" if whole else "record"
     told = "" if budget is None else f" The budget is ε = {budget.epsilon:g}."
     if budget is not None:
         traces.append({
@@ -34,7 +37,7 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
     return Figure(
         f"burn-down-{key}",
         f"What was spent on {name}, over time.",
-        "ε of the record that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)." + told,
+        f"ε of the {exposed} that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)." + told,
         f"Step chart of ε spent on {plain(name)} from {times[0][:16]} to {times[-1][:16]}: it ends at {end}.{told}",
         traces,
         {"xaxis": axis("", type="date", nticks=6), "yaxis": axis("ε so far", rangemode="tozero")},

@@ -61,6 +61,11 @@ def guesses(epsilon: float | None, delta: float) -> list[list[str]]:
     ]
 
 
+def exposed(unit: str) -> str:
+    """Whose ε is told: that of a record, or of a data holder as a whole."""
+    return "the record that is exposed most" if unit == "record" else "the data holder that is exposed most"
+
+
 def epsilon_by_round(privacy: Mapping[str, Any]) -> Figure | None:
     """How the cost grew over the rounds, by RDP."""
     by_round = {int(number): value for number, value in privacy.get("by_round", {}).items()}
@@ -69,7 +74,7 @@ def epsilon_by_round(privacy: Mapping[str, Any]) -> Figure | None:
     figure = over_rounds(
         "epsilon-rounds",
         "What it cost, round by round.",
-        "ε of everything released up to a round, for the record that is exposed most (by RDP).",
+        f"ε of everything released up to a round, for {exposed(privacy['unit'])} (by RDP).",
         [number + 1 for number in by_round],
         {"ε so far": list(by_round.values())},
         y="ε so far",
@@ -83,13 +88,20 @@ def noise_rows(privacy: Mapping[str, Any]) -> list[list[str]]:
     """What left each data holder, how often, and with which noise: one line for each channel."""
     rows = []
     for channel, noise in privacy["noise"].items():
-        if channel == "updates":
+        if channel == "updates" and "max_update_norm" in noise:
+            told = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times {noise['unit']}"
+                    + (f", by {noise['shares']} of them together" if noise["shares"] > 1 else ""))  # fmt: skip
+            often = f"each round, one change of all parameters, cut to a length of {noise['max_update_norm']:g}"
+        elif channel == "updates":
             told = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times the clipping bound of "
                     f"{noise['max_grad_norm']:g}")  # fmt: skip
             often = f"each round, {noise['steps_per_round']} × {100 * noise['sampling_rate']:.3g}% of the records"
         elif channel == "predictions":
             told = f"{noise['mechanism']}, scale {noise['scale']:.3g} on scores between 0 and 1"
             often = f"each round, {noise['scores_per_round']} scores of all data holders together"
+        elif channel == "embeddings":
+            told = f"{noise['mechanism']}, {noise['scale']:.3g} times {noise['unit']}"
+            often = f"each round, {noise['vectors_per_round']} sums of {noise['features']} features"
         else:
             told = f"{noise['mechanism']}, scale {noise['scale']:.3g} {noise.get('unit', '')}".strip()
             often = "once"

@@ -60,11 +60,14 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     privacy = facts.released["privacy"]
     if epsilon is None:
         return [*found, f"There is no privacy guarantee. {privacy['claim']}"]
-    added = privacy["adjacency"] == "add-or-remove"
+    added, whole = privacy["adjacency"] == "add-or-remove", privacy["unit"] == "client"
     guess = "whether a certain record took part" if added else "which one of two records of the same group took part"
+    if whole:
+        guess = "which one of two sets of records a data holder has"
     return [
         *found,
-        "What anybody who sees every message of this run and the model can learn about one record is limited by "
+        "What anybody who sees every message of this run and the model can learn about "
+        f"{'one data holder, with all of its records,' if whole else 'one record'} is limited by "
         f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and holds both for "
         f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in "
         "50%.",

@@ -129,7 +129,7 @@ def _spent(outcome: RunOutcome) -> Row:
         return {}
     spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
     epsilon, _, _ = total_epsilon(
-        setting.config, outcome.state.terms, spends, account(spends, private.planner.adjacency),
+        setting.config, outcome.state.terms, spends, account(spends, private.planner.neighbouring),
         plan=setting.server.plan, prices=private.desk.prices,
     )  # fmt: skip
     found = {f"epsilon_{method}": value if math.isfinite(value) else None for method, value in epsilon.items()}

@@ -43,6 +43,7 @@ def spent(found: dict, noise: float = 1.0, rounds: float = 1.0) -> float:
         ("--counts", "public", "--rounds", "20"),
         ("--updates", "unused", "--score-range", "2", "--rounds", "1"),
         ("--tracker", "embedding", "--conditioning-sets", "2", "--rounds", "10"),
+        ("--updates", "client_level", "--counts", "public", "--predictions", "unused", "--rounds", "10"),
     ],
 )
 def test_the_noise_meets_the_target_from_below(choice):
@@ -80,6 +81,16 @@ def test_sums_of_features_are_not_sampled_and_bounded_by_one_record():
     assert public["embeddings"]["sensitivity"] == pytest.approx(2 + 8 / 1024)
 
 
+def test_whole_clients_release_one_update_a_round():
+    found = answer(
+        "--method", "rdp", "--updates", "client_level", "--counts", "public", "--predictions", "unused", "--rounds", "7"
+    )  # fmt: skip
+    assert (found["adjacency"], found["unit"]) == ("replace-one", "client")
+    updates = found["channels"]["updates"]
+    assert (updates["releases"], updates["rate"], updates["sensitivity"]) == (7, 1.0, 2.0)
+    assert updates["event"]["unit"] == "client"
+
+
 def test_a_fixed_channel_keeps_its_noise():
     found = answer("--method", "rdp", "--updates-noise", "2.5", "--fixed", "updates", "--fixed", "counts")
     assert found["channels"]["updates"]["noise_scale"] == 2.5
@@ -111,6 +122,8 @@ def test_the_tables_for_people(monkeypatch):
         (("--predictions", "none"), "predictions must have noise"),
         (("--tracker", "embedding", "--predictions", "laplace"), "must be gaussian for the embedding tracker"),
         (("--updates", "unused", "--predictions", "unused", "--counts", "public"), "at least one channel"),
+        (("--updates", "client_level"), "--counts must be public for client-level updates"),
+        (("--updates", "client_level", "--counts", "public"), "--predictions must be unused for client-level updates"),
         (("--sampling-rate", "64"), "It is a probability, not a batch size."),
         (("--counts", "public", "--samples-rate", "0"), "--samples-rate must be in (0, 1]"),
         (("--samples-rate", "2"), "--samples-rate must be in (0, 1]"),

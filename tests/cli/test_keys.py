@@ -22,7 +22,10 @@ def test_new_writes_keys_and_says_what_goes_to_whom(tmp_path):
     assert result.exit_code == 0
     assert "client.key: SECRET. To every client and to nobody else" in result.stdout
     assert "server.key: public. To the server" in result.stdout
-    assert "with two clients each knows the other's delta; then DP-SGD noise is what remains" in result.stdout
+    assert (
+        "with two clients each knows the other's delta; then the noise of that client alone is what remains"
+        in result.stdout
+    )
     assert stat.S_IMODE((tmp_path / "keys" / "client.key").stat().st_mode) == 0o600
 
 

@@ -14,6 +14,7 @@ from privfair.fairness.embedding import SealedFeatures
 from privfair.fairness.tracking import NoisyScores, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.update_release import UpdateRelease
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.messages import (
     Asked,
@@ -57,6 +58,14 @@ REQUESTS: list[Asked] = [
     TRAIN,
     TrainRequest(0, MODEL, Reweighted(np.ones((2, 2))), LocalWork(1, None, 0.1), 0.5, 0.5, True, 0.7),
     TrainRequest(0, MODEL, Task(), LocalWork(1, 10, 0.1), 0.5),
+    TrainRequest(
+        0,
+        Sealed(1, b"s", 1.0, 1e-6),
+        Task(),
+        LocalWork(1, 10, 0.1),
+        0.5,
+        release=UpdateRelease(1.5, 0.3, VectorNoise(7.5, 99_000, 2.0, 2**19, 4)),
+    ),
     MeasureRequest(MODEL, ("loss", "confusion"), at_snapshot=True),
     EvaluateRequest(SEALED, CountNoise("gaussian", 3.0)),
     Bundle((TRAIN, ASK)),

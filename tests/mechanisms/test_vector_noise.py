@@ -162,7 +162,7 @@ def test_what_is_no_noise_is_refused() -> None:
         VectorNoise(0.0, 8)
     with pytest.raises(InputError, match=r"spread must be at most 2, the width of the unit ball; found 2.1"):
         VectorNoise(1.0, 8, 2.1)
-    with pytest.raises(InputError, match="count must be a whole number between 1 and 4096; found 0"):
+    with pytest.raises(InputError, match="count must be a whole number between 1 and 16777216; found 0"):
         VectorNoise(1.0, 0)
 
 

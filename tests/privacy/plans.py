@@ -12,7 +12,8 @@ from privfair.fairness.cells import Cells
 from privfair.fairness.notions import notion_by_name
 from privfair.messages import Counts
 from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planning import Planner, Workload
+from privfair.privacy.planning import Planner
+from privfair.privacy.workload import Workload
 from privfair.terms import Terms
 from tests.end_to_end.federations import toy
 
