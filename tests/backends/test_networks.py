@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -74,3 +76,16 @@ def test_modules_of_one_form_share_a_network_and_others_do_not() -> None:
 
     assert of("tanh", 0) is of("tanh", 1)
     assert of("Gated", 0) is not of("Gated", 1)  # their untrained parameters differ
+
+
+def test_threads_do_not_get_into_each_others_parameters() -> None:
+    """functional_call puts parameters into the module it is given: two threads with one module would mix theirs."""
+    model = flat(modules.tanh(4))
+    network = Networks().of(model, 4)
+    assert isinstance(network, Functional)
+    torch.manual_seed(0)
+    work = [(torch.randn(2, model.flat.numel()).double(), torch.randn(2, 5, 4).double()) for _ in range(400)]
+    alone = [network.outputs(*one) for one in work]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda one: network.outputs(*one), work))
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

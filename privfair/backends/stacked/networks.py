@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,11 +110,15 @@ def outer_sums(delta: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
 
 
 class Functional:
-    """Any other module, by functional_call and vmap."""
+    """Any other module, by functional_call and vmap.
+
+    A call puts the given parameters into the module while it computes, so every thread has a copy of its own.
+    """
 
     def __init__(self, model: FlatModel) -> None:
         """Take the module for its form; its own parameters are not used."""
-        self._module = model.module
+        self._form = deepcopy(model.module)
+        self._copies = threading.local()
         trainable = {id(p) for p in model.trainable}
         named = [(name, p) for name, p in model.module.named_parameters() if id(p) in trainable]
         self._shapes = [(name, p.shape, p.numel()) for name, p in named]
@@ -129,6 +135,14 @@ class Functional:
         named = {name: part.view(shape) for (name, shape, _), part in zip(self._shapes, parts, strict=True)}
         result: torch.Tensor = functional_call(self._module, {**self._fixed, **named}, (x,))
         return result.reshape(-1)
+
+    @property
+    def _module(self) -> nn.Module:
+        """This thread's copy."""
+        if not hasattr(self._copies, "module"):
+            self._copies.module = deepcopy(self._form)
+        module: nn.Module = self._copies.module
+        return module
 
     def single(self, flat: torch.Tensor, record: torch.Tensor) -> torch.Tensor:
         """The output of one model for one record."""
