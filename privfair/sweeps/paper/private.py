@@ -101,6 +101,7 @@ PRIVATELY = Experiment(
     ),
     draw=_draw,
     notes=(
+        "The claims were written down after a first look at two seeds.",
         "Noise and sampling are seeded, so that the figures can be made again: ε is what noise of this size would cost "
         "if nobody knew the seed. λ, rates and steps were chosen on this data, which no ε here covers.",
         "Counts (Laplace, scale 10), scores and updates (DP-SGD) are all private, at δ = 1e-5 for everything together; "
