@@ -45,8 +45,8 @@ def burn_down(dataset: str, segments: Sequence[Segment], changes: Sequence[Budge
             costs = Counter({event_of(body): count for body, count in counts.items()})
             curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs)(DEFAULT_ORDERS)
             if changes:
-                # The order never changes, so the first budget's order serves for the time before it too.
-                cost = (changes[0].budget.cost(event, count) for event, count in costs.items())
+                # The order never changes after a release, so that of the last budget serves for the time before it too.
+                cost = (changes[-1].budget.cost(event, count) for event, count in costs.items())
                 spent[payer] = add_up(spent.get(payer, 0.0), *cost)
         in_force = [change.budget for change in changes if change.at <= segment.at]
         left = budget_left(in_force[-1], worst_record(spent)[0]) if in_force else None

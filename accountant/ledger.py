@@ -168,7 +168,7 @@ class Ledger:
     def set_budget(self, dataset: str, budget: Budget, *, reason: str = "", actor: str = "") -> Budget:
         """The budget as it holds from now on, over everything the dataset has ever released.
 
-        A dataset that already has a budget keeps its order; only the capacity changes.
+        A dataset that already has a budget keeps its order once something was released; only the capacity changes.
         """
         require_name("dataset", dataset)
         require_text("reason", reason, empty=True)
@@ -185,7 +185,10 @@ class Ledger:
                 )
             state = before.keeping(budget.neighbouring)
             if before.budget is not None:
-                budget = before.budget.resized(budget.epsilon, budget.delta, budget.people)
+                if self._totals.now(connection, dataset, before.budget, head).spent:
+                    budget = before.budget.resized(budget.epsilon, budget.delta, budget.people)
+                elif budget.people is None:
+                    budget = replace(budget, people=before.budget.people)
             body = {"actor": actor or books.account_name(), "budget": json.loads(budget.to_json()), "reason": reason}
             self._append(connection, head, [(books.settled(books.BUDGET, dataset, body), "")])
             books.write_state(connection, replace(state, budget=budget))

@@ -48,8 +48,8 @@ def set_budget(
 ) -> None:
     """Set or change a dataset's budget. Everything it ever released counts.
 
-    The Rényi order is fixed by the first budget; later ones change the size only. Every change is a row of the
-    ledger: who, when and why.
+    Once something was released the budget's Rényi order stays, and later budgets change the size only. Every change
+    is a row of the ledger: who, when and why.
 
     Example: privfair budget set patients --epsilon 3 --delta 1e-6 --reason "ethics board, 12 May"
     """

@@ -255,6 +255,16 @@ def test_a_budget_is_not_lowered_to_what_its_order_cannot_express():
     assert budget.resized(least * 1.01, 1e-5).capacity > 0
 
 
+def test_a_mistaken_budget_can_be_set_right_until_something_was_released(tmp_path):
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite") as ledger:
+        ledger.set_budget("d", Budget(30.0, 1e-6, people=1000))
+        assert ledger.set_budget("d", Budget(3.0, 1e-6)) == Budget(3.0, 1e-6, people=1000)
+        ledger.reserve([Spend("d", Gaussian(20.0), client="a")])
+        assert ledger.set_budget("d", Budget(8.0, 1e-6)).order == Budget(3.0, 1e-6).order
+        (found,) = audit(ledger, pld=False).datasets
+        assert found.burn_down[-1].left == found.left
+
+
 def test_a_request_is_not_refused_for_what_another_client_has_used_up(tmp_path):
     with Ledger(f"sqlite:///{tmp_path}/l.sqlite") as ledger:
         ledger.reserve([Spend("d", NotPrivate(), client="a", group="sex=F")])

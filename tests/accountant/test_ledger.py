@@ -295,6 +295,7 @@ def test_registering_twice_adds_no_row(ledger):
 
 def test_budget_history_is_in_the_chain(ledger):
     first = ledger.set_budget("d", Budget(1.0, 1e-5), reason="start", actor="ada")
+    ledger.reserve([Spend("d", Gaussian(50.0))])
     second = ledger.set_budget("d", Budget(2.0, 1e-6), reason="board, 12 May", actor="grace")
     assert second.order == first.order
     changes = audit(ledger, pld=False).datasets[0].budget_changes
