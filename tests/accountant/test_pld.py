@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import dp_accounting as dp
 import numpy as np
@@ -207,6 +208,15 @@ def test_not_private_and_nothing() -> None:
     assert delta_of(NotPrivate(), 1.0, "pld") == 1.0
 
 
+@pytest.fixture
+def nothing_remembered() -> Iterator[None]:
+    """No answer of another test is used, and none of a broken PLD is left to others."""
+    bounds.spent_by_pld.cache_clear()
+    yield
+    bounds.spent_by_pld.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_remembered")
 def test_rdp_below_pld_refines_the_grid_tenfold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four thousand nearly free releases: at 1e-4 the grid is as coarse as the losses themselves."""
     seen: list[float] = []
@@ -224,6 +234,7 @@ def test_rdp_below_pld_refines_the_grid_tenfold(monkeypatch: pytest.MonkeyPatch)
     assert found.interval in seen
 
 
+@pytest.mark.usefixtures("nothing_remembered")
 def test_pld_that_stays_above_rdp_is_not_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
 
