@@ -26,8 +26,8 @@ NOTES = (
     "or two seeds.",
     "Noise and sampling are seeded, so that the figures can be made again: ε is what noise of this size would cost if "
     "nobody knew the seed. λ, rates and steps were chosen on this data, which no ε here covers.",
-    "Counts, what is shared for fairness, and updates (DP-SGD) are all private, at δ = 1e-5 for everything together, "
-    "with noise at every client; scores may cost half of ε by themselves, features 0.3 of it.",
+    "Counts (unless said below), what is shared for fairness, and updates (DP-SGD) are private, at δ = 1e-5 for "
+    "everything together, with noise at every client; scores may cost half of ε by themselves, features 0.3 of it.",
     "The kernel is Gaussian with bandwidth 3, the same for all, because the energy kernel cannot be deconvolved.",
 )
 
