@@ -103,8 +103,13 @@ class Terms:
     @property
     def noise_is_shared(self) -> bool:
         """Whether clients add only a share of the noise each, under encryption."""
+        return self.noise_shares > 1
+
+    @property
+    def noise_shares(self) -> int:
+        """How many shares are the whole noise; 1 where every client adds all of it."""
         noises = [shared.noise for shared in (self.embedding, self.client_updates) if shared is not None]
-        return any(noise.shares > 1 for noise in noises)
+        return max((noise.shares for noise in noises), default=1)
 
     @property
     def least_updates(self) -> int:
@@ -127,12 +132,15 @@ class Terms:
     @property
     def silent(self) -> bool:
         """Whether a client that takes part leaves out a cell of what is shared for fairness."""
-        shared = None
-        if self.sharing is not None:
-            shared = self.sharing.quotas
-        elif self.embedding is not None:
-            shared = self.embedding.cells
+        shared = self.shared_cells
         return shared is not None and not bool(shared[self.records > 0].all())
+
+    @property
+    def shared_cells(self) -> NDArray[np.int64] | None:
+        """(clients, cells): above 0 where something is shared for fairness; None where nothing is, or without noise."""
+        if self.sharing is not None:
+            return self.sharing.quotas
+        return None if self.embedding is None else self.embedding.cells
 
     @cached_property
     def weights(self) -> FloatArray:

@@ -102,12 +102,12 @@ def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
 
 
 def budget_at_hand(config: Config, name: str) -> tuple[str, str, Budget | None]:
-    """Where the ledger is, the dataset's name in it, and its budget, if it has one there; no ledger is made."""
+    """Where the ledger is, without its password, the dataset's name in it, and its budget there; no ledger is made."""
     url, dataset = ledger_url(config.run.ledger), dataset_name(config, name)
     if not exists(url):
         return url, dataset, None
     with Ledger(url, create=False) as ledger:
-        return url, dataset, ledger.budget(dataset)
+        return ledger.url, dataset, ledger.budget(dataset)
 
 
 def require_no_budget(config: Config, federation: Federation) -> None:

@@ -16,7 +16,7 @@ from privfair.terms import Terms
 
 def collusion(terms: Terms, planner: Planner) -> dict[str, Any] | None:
     """Both ε in words and numbers; None where every client adds all of its noise itself."""
-    shares = shares_of(terms)
+    shares = terms.noise_shares
     if shares < 2:
         return None
     pooled = with_collusion(terms, replace(planner, count_releases=terms.count_releases))
@@ -28,12 +28,6 @@ def collusion(terms: Terms, planner: Planner) -> dict[str, Any] | None:
         "and no client reads the others' traffic, which its key opens. Every further client that pools what it knows "
         "with another takes one share away.",
     }
-
-
-def shares_of(terms: Terms) -> int:
-    """How many shares are the whole noise; 1 where every client adds all of it."""
-    noises = [shared.noise for shared in (terms.embedding, terms.client_updates) if shared is not None]
-    return max((noise.shares for noise in noises), default=1)
 
 
 def with_collusion(terms: Terms, planner: Planner) -> dict[str, float]:

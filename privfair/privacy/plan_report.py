@@ -123,11 +123,8 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
 
 def unseen(terms: Terms, cells: Cells) -> list[str]:
     """Groups of which no client shares anything, as their released counts are too small: tracking passes them over."""
-    if terms.sharing is not None:
-        shared = terms.sharing.quotas
-    elif terms.embedding is not None:
-        shared = terms.embedding.cells
-    else:
+    shared = terms.shared_cells
+    if shared is None:
         return []
     return [name.removesuffix(", everyone") for n, name in enumerate(cells.names) if not shared[:, n].any()]
 
