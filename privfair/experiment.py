@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 
 from accountant.errors import InputError, Refused
 from privfair.attendance import Roll
@@ -20,6 +18,7 @@ from privfair.privacy.plan_report import plan_report
 from privfair.round import begin, run_round
 from privfair.run_directory import Checkpoint, RunDirectory
 from privfair.setting import Setting
+from privfair.threads import one_thread
 
 Report = Callable[[Row], None]  # called with each line of the history
 Planned = Callable[[dict[str, Any]], None]  # called with the plan of a private run
@@ -34,17 +33,6 @@ class RunOutcome:
     history: list[Row]
     seconds: float
     released: tuple[Evaluation, ...] | None = None  # noisy confusion counts of all clients, where asked for
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small tensors are faster without threads, which would wait for each other in every operation."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def run_rounds(
@@ -84,7 +72,7 @@ def run_rounds(
     return RunOutcome(setting, state, history, before + time.perf_counter() - started, released)
 
 
-@_one_thread()
+@one_thread()
 def run(
     setting: Setting,
     directory: RunDirectory | None = None,

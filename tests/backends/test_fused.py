@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from torch import nn
 
-from privfair.backends.stacked.fused_layers import backward_layer, forward_layer, sum_layer
-from privfair.backends.stacked.fused_private import clipping_shares
+from privfair.backends.stacked.fused_layers import backward_layer, forward_layer
+from privfair.backends.stacked.fused_private import clip_records
 from privfair.backends.stacked.fused_slopes import Outcome, add_own, sorted_order, task_slopes
-from privfair.backends.stacked.fused_training import arriving, level_rows
+from privfair.backends.stacked.fused_training import arriving, layer, starts, sum_layers
 from privfair.backends.stacked.fused_witness import add_tracked, can_be_packed, packed_witness
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import Schema, SensitiveAttribute
@@ -40,73 +40,75 @@ def module(widths: tuple[int, ...], seed: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def passes(net: nn.Sequential, widths: tuple[int, ...], x: torch.Tensor, pull: torch.Tensor) -> tuple[
-    NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]
-]:  # fmt: skip
-    """Outputs, activations, what arrives at each layer, the rows of the layers, and the gradient of Σ pull·output."""
-    count = len(x)
-    levels, height = level_rows(np.array(widths), widths[0] + 2)
-    acts, deltas = np.zeros((height, count + 3)), np.zeros((height, count + 3))
-    acts[: widths[0], :count] = x.numpy().T
-    theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
-    start = 0
-    for level, (before, after) in enumerate(itertools.pairwise(widths)):
-        middle = start + before * after
-        forward_layer(
-            theta[start:middle].reshape(after, before), theta[middle : middle + after],
-            acts[levels[level] : levels[level] + before], acts[levels[level + 1] : levels[level + 1] + after],
-            count, level < len(widths) - 2,
-        )  # fmt: skip
-        start = middle + after
-    deltas[levels[-1], :count] = pull.numpy()
-    arriving(theta, np.array(widths), acts, levels, count, deltas)
-    gradient, start = np.zeros_like(theta), 0
-    for level, (before, after) in enumerate(itertools.pairwise(widths)):
-        middle = start + before * after
-        sum_layer(
-            acts[levels[level] : levels[level] + before], deltas[levels[level + 1] : levels[level + 1] + after], count,
-            gradient[start:middle].reshape(after, before), gradient[middle : middle + after],
-        )  # fmt: skip
-        start = middle + after
-    return acts[levels[-1], :count].copy(), acts, deltas, levels, gradient
+class Passes:
+    """Activations, what arrives at each layer, and the gradient of Σ pull·output."""
+
+    def __init__(self, net: nn.Sequential, widths: tuple[int, ...], x: torch.Tensor, pull: torch.Tensor) -> None:
+        self.count, self.before = len(x), starts(np.array(widths))
+        self.inputs = x.numpy().reshape(-1).copy()
+        self.acts, self.deltas = (np.zeros(self.before[-1] * (self.count + 3)) for _ in range(2))
+        layer(self.acts, self.before, 0, self.count)[:] = x.numpy().T
+        theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
+        start = 0
+        for level, (inputs, units) in enumerate(itertools.pairwise(widths)):
+            middle = start + inputs * units
+            forward_layer(
+                theta[start:middle].reshape(units, inputs), theta[middle : middle + units],
+                layer(self.acts, self.before, level, self.count), layer(self.acts, self.before, level + 1, self.count),
+                level < len(widths) - 2,
+            )  # fmt: skip
+            start = middle + units
+        last = len(widths) - 1
+        self.outputs = layer(self.acts, self.before, last, self.count)[0].copy()
+        layer(self.deltas, self.before, last, self.count)[0] = pull.numpy()
+        arriving(theta, self.before, self.acts, self.count, self.deltas)
+        self.gradient = np.zeros_like(theta)
+        self.sum()
+
+    def sum(self) -> None:
+        sum_layers(self.before, self.acts, self.inputs, self.deltas, self.count, self.gradient)
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_outputs_and_gradients_are_those_of_autograd(widths: tuple[int, ...]) -> None:
     net = module(widths, 3)
     x, pull = torch.randn(37, widths[0], dtype=torch.float64), torch.randn(37, dtype=torch.float64)
-    outputs, _, _, _, gradient = passes(net, widths, x, pull)
+    done = Passes(net, widths, x, pull)
     expected = net(x)[:, 0]
     (expected * pull).sum().backward()
-    assert np.allclose(outputs, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
+    assert np.allclose(done.outputs, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
     whole = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]).numpy()
-    assert np.allclose(gradient, whole, rtol=1e-11, atol=1e-11)
+    assert np.allclose(done.gradient, whole, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
-def test_clipping_shares_are_those_of_gradients_written_out(widths: tuple[int, ...]) -> None:
+def test_clipped_sums_are_those_of_gradients_written_out(widths: tuple[int, ...]) -> None:
     net = module(widths, 4)
     x, pull = torch.randn(20, widths[0], dtype=torch.float64), torch.randn(20, dtype=torch.float64)
     x[5] = float("nan")
-    _, acts, deltas, levels, _ = passes(net, widths, x, pull)
+    done = Passes(net, widths, x, pull)
     shares = np.zeros(len(x))
-    clipping_shares(np.array(widths), acts, deltas, levels, len(x), 0.7, shares)
+    clip_records(done.before, done.acts, done.inputs, done.deltas, len(x), 0.7, shares)
+    done.sum()
+    expected = np.zeros_like(done.gradient)
     for i in range(len(x)):
         net.zero_grad()
         (net(x[i : i + 1])[0, 0] * pull[i]).backward()
-        norm = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None]).norm().item()
-        assert shares[i] == (0.0 if i == 5 else pytest.approx(min(1.0, 0.7 / (norm + 1e-6)), rel=1e-9))
-    assert not acts[:, 5].any()
-    assert np.isfinite(deltas[:, : len(x)]).all()
+        own = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None])
+        share = 0.0 if i == 5 else min(1.0, 0.7 / (own.norm().item() + 1e-6))
+        assert shares[i] == pytest.approx(share, rel=1e-9)
+        if i != 5:
+            expected += share * own.numpy()
+    assert np.allclose(done.gradient, expected, rtol=1e-11, atol=1e-11)
 
 
 def test_a_hidden_unit_that_is_not_a_number_stays_so() -> None:
     out = np.zeros((1, 2))
-    forward_layer(np.array([[1.0]]), np.zeros(1), np.array([[np.nan, -1.0]]), out, 2, True)
+    forward_layer(np.array([[1.0]]), np.zeros(1), np.array([[np.nan, -1.0]]), out, True)
     assert np.isnan(out[0, 0])
     assert out[0, 1] == 0.0
     leaving = np.ones((1, 2))
-    backward_layer(np.array([[2.0]]), out, np.array([[1.0, 1.0]]), leaving, 2)
+    backward_layer(np.array([[2.0]]), out, np.array([[1.0, 1.0]]), leaving)
     assert leaving[0, 1] == 0.0
 
 

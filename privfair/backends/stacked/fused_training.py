@@ -59,78 +59,78 @@ class Goal(NamedTuple):
 
 
 @njit(**RULES)
-def outputs_and_slopes(theta, widths, features, outcome, goal, witness, job, acts, levels, count, lines):  # type: ignore[no-untyped-def]
+def starts(widths):  # type: ignore[no-untyped-def]
+    """Units before each layer, input and output included; and of all."""
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(widths)))
+
+
+@njit(**RULES)
+def layer(buffer, before, level, count):  # type: ignore[no-untyped-def]
+    """The matrix (units, records) of a layer, for so many records; layers lie one after the other."""
+    width = before[level + 1] - before[level]
+    first = before[level] * count
+    return buffer[first : first + width * count].reshape(width, count)
+
+
+@njit(**RULES)
+def outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, count, lines):  # type: ignore[no-untyped-def]
     """Forward, then lines[0] = pull of each record: the derivative of its loss and penalty in its output."""
-    start = 0
-    for level in range(len(widths) - 1):
-        before, after = widths[level], widths[level + 1]
-        middle = start + before * after
-        weights = theta[start:middle].reshape(after, before)
-        given = acts[levels[level] : levels[level] + before]
-        out = acts[levels[level + 1] : levels[level + 1] + after]
-        forward_layer(weights, theta[middle : middle + after], given, out, count, level < len(widths) - 2)
-        start = middle + after
+    start, last = 0, len(before) - 2
+    for level in range(last):
+        given, out = layer(acts, before, level, count), layer(acts, before, level + 1, count)
+        middle = start + len(out) * len(given)
+        end = middle + len(out)
+        forward_layer(
+            theta[start:middle].reshape(len(out), len(given)), theta[middle:end], given, out, level < last - 1
+        )
+        start = end
     pull, scores, score = lines[0], lines[1], lines[2]
-    task_slopes(outcome, acts[levels[-1]], acts[features], count, scores, pull, score)
-    member = acts[features + 1 : levels[1]]
+    task_slopes(outcome, layer(acts, before, last, count)[0], sides[0], count, scores, pull, score)
     if goal.kind == TRACKED:
-        add_tracked(witness, goal.penalty[job], member, scores, score, count, pull)
+        add_tracked(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
     elif goal.kind == OWN:
-        add_own(goal.pairs, goal.strength[job], member, scores, score, count, pull)
+        add_own(goal.pairs, goal.strength[job], sides[1:], scores, score, count, pull)
 
 
 @njit(**RULES)
-def arriving(theta, widths, acts, levels, count, deltas):  # type: ignore[no-untyped-def]
-    """Fill the rows of every level but the input with what arrives there; those of the output are given."""
+def arriving(theta, before, acts, count, deltas):  # type: ignore[no-untyped-def]
+    """Fill every layer but the input with what arrives there; that of the output is given."""
     start = len(theta)
-    for level in range(len(widths) - 1, 1, -1):
-        before, after = widths[level - 1], widths[level]
-        start -= after + before * after
-        weights = theta[start : start + before * after].reshape(after, before)
-        backward_layer(
-            weights,
-            acts[levels[level - 1] : levels[level - 1] + before],
-            deltas[levels[level] : levels[level] + after],
-            deltas[levels[level - 1] : levels[level - 1] + before],
-            count,
-        )
+    for level in range(len(before) - 2, 1, -1):
+        given, arrived = layer(acts, before, level - 1, count), layer(deltas, before, level, count)
+        size = len(arrived) * len(given)
+        start -= size + len(arrived)
+        weights = theta[start : start + size].reshape(len(arrived), len(given))
+        backward_layer(weights, given, arrived, layer(deltas, before, level - 1, count))
 
 
 @njit(**RULES)
-def sum_layers(widths, acts, deltas, levels, count, gradient):  # type: ignore[no-untyped-def]
-    """The gradient, from what was given to each level and what arrives at the next."""
+def sum_layers(before, acts, inputs, deltas, count, gradient):  # type: ignore[no-untyped-def]
+    """The gradient, from what was given to each layer and what arrives at the next; `inputs`: features of each record."""
     start = 0
-    for level in range(len(widths) - 1):
-        before, after = widths[level], widths[level + 1]
-        middle = start + before * after
-        sum_layer(
-            acts[levels[level] : levels[level] + before],
-            deltas[levels[level + 1] : levels[level + 1] + after],
-            count,
-            gradient[start:middle].reshape(after, before),
-            gradient[middle : middle + after],
-        )
-        start = middle + after
+    for level in range(len(before) - 2):
+        given, arrived = layer(acts, before, level, count), layer(deltas, before, level + 1, count)
+        middle = start + len(arrived) * len(given)
+        end = middle + len(arrived)
+        weights, bias = gradient[start:middle].reshape(len(arrived), len(given)), gradient[middle:end]
+        if level == 0:
+            sum_layer(arrived, inputs[: given.size].reshape(count, len(given)), weights, bias)
+        else:
+            sum_layer(arrived, given.T, weights, bias)
+        start = end
 
 
 @njit(**RULES)
-def gather(records, index, offset, count, acts):  # type: ignore[no-untyped-def]
-    """Lay the rows of a minibatch side by side."""
+def gather(records, index, offset, count, inputs, acts, sides):  # type: ignore[no-untyped-def]
+    """The features of a minibatch, by records and by features; labels and cells into `sides`."""
+    features = records.features
     for i in range(count):
-        row = records.rows[offset + index[i]]
-        for j in range(len(row)):
-            acts[j, i] = row[j]
-
-
-@njit(**RULES)
-def level_rows(widths, columns):  # type: ignore[no-untyped-def]
-    """The row at which each level begins: the input with label and cells, then the layers; and where all end."""
-    levels = np.zeros(len(widths), dtype=np.int64)
-    end = columns
-    for level in range(1, len(widths)):
-        levels[level] = end
-        end += widths[level]
-    return levels, end
+        row, own = records.rows[offset + index[i]], inputs[i * features : (i + 1) * features]
+        for j in range(features):
+            own[j] = row[j]
+            acts[j * count + i] = row[j]
+        for j in range(len(sides)):
+            sides[j, i] = row[features + j]
 
 
 @njit(**RULES)
@@ -162,8 +162,10 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
     """Move `ends`, (jobs, P), from where each job begins to where it ends."""
     kind = ends.dtype.type
     jobs, size = ends.shape
-    levels, height = level_rows(widths, records.rows.shape[1])
-    acts, deltas = np.zeros((height, steps.widest), ends.dtype), np.zeros((height, steps.widest), ends.dtype)
+    before = starts(widths)
+    acts, deltas = np.zeros(before[-1] * steps.widest, ends.dtype), np.zeros(before[-1] * steps.widest, ends.dtype)
+    inputs = np.zeros(records.features * steps.widest, ends.dtype)
+    sides = np.zeros((records.rows.shape[1] - records.features, steps.widest), ends.dtype)
     lines = np.zeros((3, steps.widest), ends.dtype)
     gradient, mean, square = np.zeros(size, ends.dtype), np.zeros(size, ends.dtype), np.zeros(size, ends.dtype)
     everyone = np.arange(steps.widest)
@@ -177,18 +179,18 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
             count = steps.sizes[first + step]
             index = everyone if count == work.records[job] else steps.positions[place + step * width :]
             if count < work.records[job] or not whole:
-                gather(records, index, work.offset[job], count, acts)
+                gather(records, index, work.offset[job], count, inputs, acts, sides)
                 whole = count == work.records[job]
-            outputs_and_slopes(theta, widths, records.features, outcome, goal, witness, job, acts, levels, count, lines)
-            pull = deltas[levels[-1]]
+            outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, count, lines)
+            pull = layer(deltas, before, len(widths) - 1, count)[0]
             share = kind(1) / kind(count)
             for i in range(count):
                 pull[i] = lines[0, i] * share
             if len(goal.loss_weights):
                 for i in range(count):
                     pull[i] *= goal.loss_weights[job, records.codes[work.offset[job] + index[i]]]
-            arriving(theta, widths, acts, levels, count, deltas)
-            sum_layers(widths, acts, deltas, levels, count, gradient)
+            arriving(theta, before, acts, count, deltas)
+            sum_layers(before, acts, inputs, deltas, count, gradient)
             descend(theta, begin, gradient, work, job, step, mean, square)
             if step + 1 == work.snapshot_after[job]:
                 snapshots[job] = theta

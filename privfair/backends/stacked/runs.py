@@ -25,6 +25,7 @@ from privfair.experiment import RunOutcome, run_rounds
 from privfair.fairness.notions import Notion
 from privfair.privacy.desk import settle
 from privfair.setting import Setting, build
+from privfair.threads import one_thread
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
 Finished = Callable[[int, RunOutcome], None]
@@ -97,17 +98,13 @@ def run_stacked(
         raise InputError("runs_at_once", "must be 1 or more", runs_at_once)
     outcomes: dict[int, RunOutcome] = {}
     errors: dict[int, Exception] = {}
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         start = 0
         while start < len(settings):
             count = runs_at_once or fitting(settings[start:], free_numbers() if room is None else room // 8)
             numbers = range(start, min(start + count, len(settings)))
             _together(settings, numbers, threads, _Told(report, finished, progress), outcomes, errors)
             start += count
-    finally:
-        torch.set_num_threads(before)
     for number, error in errors.items():
         if failed is None:
             raise error
