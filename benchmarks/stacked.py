@@ -64,7 +64,8 @@ class Round:
 def per_round(federation: Federation, name: str, strengths: int, seeds: int) -> Round:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    plain = seconds(lambda: training.plain_loop(federation)) / training.ROUNDS
+    training.plain_loop(federation, rounds=1)  # imports
+    plain = seconds(lambda: training.plain_loop(federation), repeats=2) / training.ROUNDS
     torch.set_num_threads(threads)
     alone = [build(config(name, ROUNDS), federation) for _ in range(2)]
     sequential = seconds(lambda: run_rounds(alone.pop()), repeats=2) / ROUNDS

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-
 from accountant.errors import InputError, Refused
 from privfair.attendance import Roll
 from privfair.evaluation import Row

@@ -106,7 +106,7 @@ def arriving(theta, before, acts, count, deltas):  # type: ignore[no-untyped-def
 
 @njit(**RULES)
 def sum_layers(before, acts, inputs, deltas, count, gradient):  # type: ignore[no-untyped-def]
-    """The gradient, from what was given to each layer and what arrives at the next; `inputs`: features of each record."""
+    """The gradient, from what was given to each layer and what arrives at the next; `inputs`: features by records."""
     start = 0
     for level in range(len(before) - 2):
         given, arrived = layer(acts, before, level, count), layer(deltas, before, level + 1, count)
