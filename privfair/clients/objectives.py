@@ -56,11 +56,11 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
     rule = own_rule(objective, data) if isinstance(objective, OwnPenalty) else _shared_rule(objective, data, model)
 
     def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
-        labels = data.y[batch]
+        labels = data.y.index_select(0, batch)
         task = data.task.losses(outputs, labels)
         scores = data.task.scores(outputs, labels, data.cells.notion.score)
         slopes = rule(batch.numpy(), scores.detach().numpy().astype(np.float64))
-        return task + torch.from_numpy(slopes).to(scores.dtype) * scores
+        return torch.addcmul(task, torch.from_numpy(slopes).to(scores.dtype), scores)
 
     return losses
 

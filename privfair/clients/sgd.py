@@ -40,7 +40,8 @@ def train_locally(
     for positions in minibatches(len(data.y), work, rng):
         batch = torch.from_numpy(positions)
         model.zero_gradient()
-        losses(batch, model.outputs(data.x[batch])).mean().backward()
+        of_each = losses(batch, model.outputs(data.x.index_select(0, batch)))
+        of_each.backward(torch.full_like(of_each, 1 / len(batch)))  # of their mean
         descent.step(model.gradient)
     model.module.eval()
     return descent.trained(model.flat.dtype)

@@ -36,7 +36,7 @@ class SortedIndex:
         # values are put into cells by the same rounding as points, so that no value is missed
         per_cell = np.bincount(self._cell(self._values), minlength=self._cells + 1)
         before = np.cumsum(per_cell) - per_cell
-        return before, per_cell > _CROWD, np.append(self._values, np.inf), int(min(per_cell.max(), _CROWD))
+        return before, per_cell > _CROWD, np.append(self._values, np.nan), int(min(per_cell.max(), _CROWD))
 
     def count_up_to(self, points: FloatArray) -> NDArray[np.intp]:
         """For each point, the number of values ≤ it."""

@@ -41,6 +41,18 @@ class _Tables:
     kink: float  # E⁽ᵒʳᵈᵉʳ⁾(0+) for odd orders: what a sample exactly at z adds on one side only
 
 
+@dataclass(frozen=True)
+class _Steps:
+    """A step function: one more value than places, each from its place on."""
+
+    places: SortedIndex
+    values: FloatArray
+
+    def at(self, z: FloatArray) -> FloatArray:
+        """Its value at each z."""
+        return self.values.take(self.places.count_up_to(z))
+
+
 class SortedSums:
     """z ↦ Σ_j w_j E(z − y_j) and its derivatives."""
 
@@ -63,17 +75,34 @@ class SortedSums:
         self.begins, self.ends = self.samples - reach, self.samples + reach
         self.running = np.concatenate([[0.0], np.cumsum(self._weights)])
         self._tables: dict[int, _Tables] = {}
+        self._step_functions: dict[int, _Steps | None] = {}
 
     def derivatives(self, z: FloatArray, orders: Sequence[int]) -> list[FloatArray]:
         """The asked derivatives at each z, with one search for all; at a kink the mean of the two sides."""
         results = [np.empty_like(z) for _ in orders]
         for start in range(0, z.size, _BLOCK):
             block = slice(start, start + _BLOCK)
-            points = z[block]
-            below = self._index.count_up_to(points)
+            points, below = z[block], None
             for result, order in zip(results, orders, strict=True):
+                if (steps := self._steps(order)) is not None:
+                    result[block] = steps.at(points)
+                    continue
+                below = self._index.count_up_to(points) if below is None else below
                 result[block] = self._block(points, below, order)
         return results
+
+    def _steps(self, order: int) -> _Steps | None:
+        """The derivative as a step function, where it is one: it is constant between the places of samples and ties."""
+        if order not in self._step_functions:
+            tables = self.tables_of(order)
+            constant = tables.polynomial is not None and len(tables.polynomial) == 1 and not tables.left
+            steps = None
+            if constant and tables.kink:
+                places = np.unique(np.concatenate([self.begins, self.samples, np.nextafter(self.ends, np.inf)]))
+                at = np.concatenate([np.nextafter(places[:1], -np.inf), places])
+                steps = _Steps(SortedIndex(places), self._block(at, self._index.count_up_to(at), order))
+            self._step_functions[order] = steps
+        return self._step_functions[order]
 
     def _block(self, z: FloatArray, below: NDArray[np.intp], order: int) -> FloatArray:
         tables = self.tables_of(order)

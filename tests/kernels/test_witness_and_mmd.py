@@ -210,3 +210,17 @@ def test_second_derivative_of_an_embedding() -> None:
         embedding = Embedding(kernel, samples, weights, tolerance=1e-10)
         exact = direct_sum(kernel.form, z, samples, weights, 2)
         np.testing.assert_allclose(embedding.evaluate(z, 2), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tie", [0.0, 1e-6])
+@pytest.mark.parametrize("points", [10, 5000])
+def test_the_energy_kernels_slope_is_a_step_function_with_ties(tie: float, points: int) -> None:
+    """Against −½ Σ w_j sign(z − y_j), a sample within the tie counting 0; on, beside and far from samples."""
+    rng = np.random.default_rng(points)
+    y, w = np.round(rng.random(300), 3), rng.normal(size=300)
+    reach = tie * np.maximum(1.0, np.abs(y))
+    edges = np.concatenate([y, y + 2 * reach, y - 2 * reach, np.nextafter(y, 2.0), np.nextafter(y, -2.0)])
+    z = np.concatenate([rng.uniform(-0.5, 1.5, points), rng.choice(edges, points), [-np.inf, np.inf]])
+    embedding = Embedding(EnergyKernel(), y, w, tie=tie)
+    gaps = np.where(np.abs(z[:, None] - y) <= reach, 0.0, z[:, None] - y)
+    assert np.allclose(embedding.evaluate(z, 1), -np.sign(gaps) @ w / 2, atol=1e-12)
