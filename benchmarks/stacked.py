@@ -106,18 +106,8 @@ def compiled_seconds() -> Iterator[list[float]]:
 def compas() -> list[Result]:
     federation = load("compas")
     found = per_round(federation, "compas", STRENGTHS, SEEDS)
+    print_limit(federation, found)
     plain, sequential, stacked = found.plain, found.sequential, found.stacked
-    records = training.EPOCHS * sum(len(c.train) for c in federation.clients)
-    width, hidden = len(federation.schema.features), 16
-    products = 2 * records * (2 * width * hidden + 3 * hidden)  # two passes of the first layer, three of the last
-    core = arithmetic_limit()
-    print(
-        f"  COMPAS: compiled training {found.training / records * 1e9:.0f} ns a record, "
-        f"{products / found.training / 1e9:.1f} Gflop/s on one core, {products / found.training / core:.0%} of the "
-        f"{core / 1e9:.0f} that a large matrix product reaches; what else a step does (laying records side by side, "
-        f"sigmoids, looking up the witness) has no products. Outside of it, {1 - found.training / found.used:.0%} of "
-        "the processors' time: minibatches, scores, messages and their checks, in Python"
-    )
     return [
         Result("COMPAS sweep, stacked: times faster than a plain PyTorch loop", plain / stacked, 25, "×"),
         Result("COMPAS sweep, stacked: times faster than the sequential engine", sequential / stacked, 8, "×"),
@@ -126,17 +116,34 @@ def compas() -> list[Result]:
 
 
 def communities() -> list[Result]:
-    found = per_round(load("communities"), "communities", 25, 2)
+    federation = load("communities")
+    found = per_round(federation, "communities", 25, 2)
+    print_limit(federation, found)
     name = "Communities sweep, stacked: times faster than a plain PyTorch loop"
     return [Result(name, found.plain / found.stacked, 25, "×")]
+
+
+def print_limit(federation: Federation, found: Round) -> None:
+    """How far the compiled training is from what a core can do, and what else takes time."""
+    records = training.EPOCHS * sum(len(c.train) for c in federation.clients)
+    width, hidden = len(federation.schema.features), 16
+    products = 2 * records * (2 * width * hidden + 3 * hidden)  # two passes of the first layer, three of the last
+    core = arithmetic_limit()
+    print(
+        f"    {width} features: compiled training {found.training / records * 1e9:.0f} ns a record, "
+        f"{products / found.training / 1e9:.1f} Gflop/s on one core, {products / found.training / core:.0%} of the "
+        f"{core / 1e9:.0f} that a large matrix product reaches; what else a step does (laying records side by side, "
+        f"sigmoids, looking up the witness) has no products. Outside of it, {1 - found.training / found.used:.0%} of "
+        "the processors' time: minibatches, scores, messages and their checks, in Python"
+    )
 
 
 def growth() -> list[Result]:
     """One run with more and more clients of 50 records each."""
     costs = {}
-    for clients in (100, 1000, 10_000):
-        setting = build_stacked([config("synthetic", 1)], made_up(clients))
-        costs[clients] = seconds(lambda s=setting: run_stacked(s, threads=THREADS)) / clients  # type: ignore[misc]
+    for clients in (100, 300, 1000, 3000, 10_000):
+        stacks = [build_stacked([config("synthetic", 1)], made_up(clients)) for _ in range(3)]
+        costs[clients] = seconds(lambda s=stacks: run_stacked(s.pop(), threads=THREADS), repeats=3) / clients  # type: ignore[misc]
         print(f"  {clients} clients of 50 records: {costs[clients] * 1e6:.0f} µs a client and round")
     return [Result("10,000 clients: cost of a client, in that of 1,000", costs[10_000] / costs[1000], 1.3, "×", False)]
 
