@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,11 +67,12 @@ def init(
             "out": str(target), "path": str(path), "delimiter": delimiter, "records": found.records,
             "label": found.label, "task": found.task, "positive": found.positive, "sensitive": found.sensitive,
             "client": found.client, "features": list(found.features), "left_out": dict(found.left_out),
-            "reasons": dict(found.reasons), "public": False,
+            "reasons": dict(found.reasons), "public": False, "renamed": list(table.renamed),
+            "without_group": found.columns[found.sensitive].missing,
         }  # fmt: skip
         print(json.dumps(about))
         return
-    _print(found, target)
+    _print(found, target, table.renamed)
 
 
 def _require_free(target: Path, source: Path, *, force: bool) -> None:
@@ -120,7 +122,7 @@ def _require_names(columns: tuple[str, ...], path: Path) -> None:
         )
 
 
-def _print(found: Guess, target: Path) -> None:
+def _print(found: Guess, target: Path, renamed: Sequence[str]) -> None:
     """The roles of the columns, what to check, and the next step."""
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -138,6 +140,15 @@ def _print(found: Guess, target: Path) -> None:
     console.print(table)
     if found.client is None:
         console.print(f"No client column ({found.reasons['client']}): one client, “all”. Name it with --client.")
+    if missing := found.columns[found.sensitive].missing:
+        console.print(
+            Text(
+                f"{missing} of {found.records} records have no {found.sensitive}: they are a group of their own, "
+                "“other”, until the column is declared with unknown = “drop” (see the file)."
+            )
+        )
+    if renamed:
+        console.print(Text(f"Named more than once, and called otherwise here: {', '.join(renamed)}."))
     console.print(Text(f"Written: {target}"), soft_wrap=True)  # lines to copy: never wrapped
     console.print(Text(f"Check the guesses in it, then: privfair train {shlex.quote(str(target))}"), soft_wrap=True)
     console.print(

@@ -82,6 +82,8 @@ def _roles(guess: Guess) -> Iterable[str]:
     elif guess.positive is not None:
         yield f"positive = {quoted(guess.positive)}  # (*) GUESS: the label that counts as 1; every other one is 0"
     yield f"sensitive = {quoted(guess.sensitive)}  # {_why(guess, 'sensitive')}: the groups to treat alike; or a list"
+    if guess.columns[guess.sensitive].missing:
+        yield '# CHECK: records without it are a group of their own, "other"; declared (below), they are left out'
     if guess.client is not None:
         yield f"client = {quoted(guess.client)}  # {_why(guess, 'client')}: who holds the record"
     else:
@@ -126,9 +128,16 @@ def _schema(guess: Guess) -> Iterable[str]:
         for name in numeric:
             yield f"# {key(name)} = {_pair(guess.columns[name].range or (0, 1))}  # FROM THE DATA: replace"
     yield "# [data.schema.categories]"
-    for name in (*(name for name in guess.features if name not in numeric), guess.sensitive):
-        values = ", ".join(map(quoted, guess.columns[name].values)) or '"VALUE"'
-        yield f'# {key(name)} = [{values}]  # FROM THE DATA: replace; all other values count as "other"'
+    for name in (name for name in guess.features if name not in numeric):
+        yield f'# {key(name)} = [{_values(guess, name)}]  # FROM THE DATA: replace; all other values count as "other"'
+    groups, rest = f"[{_values(guess, guess.sensitive)}]", 'all other values count as "other"'
+    if guess.columns[guess.sensitive].values:
+        groups, rest = f'{{ values = {groups}, unknown = "drop" }}', "records in no group are left out"
+    yield f"# {key(guess.sensitive)} = {groups}  # FROM THE DATA: replace; {rest}"
+
+
+def _values(guess: Guess, name: str) -> str:
+    return ", ".join(map(quoted, guess.columns[name].values)) or '"VALUE"'
 
 
 def _pair(ends: tuple[float, float]) -> str:

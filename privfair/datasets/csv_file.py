@@ -14,7 +14,7 @@ from privfair.datasets.assembly import assemble
 from privfair.datasets.catalogue import Dataset
 from privfair.datasets.columns import Categorical, Column, encode_all
 from privfair.datasets.conditions import TRUE, membership
-from privfair.datasets.csv_notes import condition_notes, feature_note, group_notes
+from privfair.datasets.csv_notes import condition_notes, feature_note, group_notes, other_group_note, renamed_note
 from privfair.datasets.declared import Declaration, read_declaration, read_task
 from privfair.datasets.encoder import Encoder
 from privfair.datasets.inference import infer_column, infer_groups, is_missing
@@ -69,7 +69,7 @@ def load(
     roles = read_roles(table, label, sensitive, client, test, id, {} if conditions is None else conditions)
     declaration = _declaration(schema, task, positive, label_range)
     known = choose_features(table, roles, features, declaration)
-    notes = [INFERRED] if declaration.inferred else []
+    notes = [*([INFERRED] if declaration.inferred else []), *renamed_note(table.renamed)]
     if features is None:
         notes.append(feature_note(known, roles, table.columns, declared=not declaration.inferred))
     table, dropped = _usable(table, roles, declaration, [*known, *roles.sensitive])
@@ -86,7 +86,7 @@ def load(
     attributes = tuple(SensitiveAttribute(group.name, group.all_values) for group in groups)
     codes = np.column_stack([group.codes(table.column(group.name)) for group in groups])
     members = membership(table, roles.conditions)
-    notes += [*encoding_notes, *(note for group in groups for note in group.unknown_note(table.column(group.name)))]
+    notes += [*encoding_notes, *(n for group in groups for n in other_group_note(group, table.column(group.name)))]
     notes += [*group_notes(attributes, codes), *condition_notes(tuple(roles.conditions), members), *split_notes]
     return assemble(
         "csv",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from privfair.datasets.columns import Categorical
 from privfair.datasets.conditions import plain_columns
 from privfair.datasets.records import SensitiveAttribute
 from privfair.datasets.roles import Roles
@@ -18,6 +19,19 @@ def feature_note(features: Sequence[str], roles: Roles, columns: Sequence[str], 
     given += ["conditions"] if plain_columns(roles.conditions, columns) else []
     which = "all declared columns" if declared else "all columns"
     return f"features: {', '.join(features)} ({which} but {', '.join(['label', 'sensitive', *given])})."
+
+
+def renamed_note(renamed: Sequence[str]) -> list[str]:
+    """A note on columns that have the name of an earlier one."""
+    if not renamed:
+        return []
+    return [f"The first line names some columns more than once; the later ones are called {', '.join(renamed)} here."]
+
+
+def other_group_note(column: Categorical, values: Sequence[str]) -> list[str]:
+    """A note on records that are in none of the declared groups."""
+    remedy = f'They are a group of their own; {column.name} = {{ values = […], unknown = "drop" }} leaves them out.'
+    return [f"{note} {remedy}" for note in column.unknown_note(values)]
 
 
 def group_notes(attributes: Sequence[SensitiveAttribute], groups: NDArray[np.int64]) -> list[str]:

@@ -19,18 +19,20 @@ MOST_CATEGORIES = 30  # fewer than the loader takes: with more values than that 
 LONGEST_CATEGORY = 64
 RARE = 5  # a value of fewer records is not written down: it may be what one person is known by
 MOSTLY = 0.8
+MOST_RARE = 10  # rare values that a column of kinds may have; with more, and more than common ones, they are names
 LARGEST = 1e300
 IDENTITY = frozenset((
     "id", "ids", "uuid", "guid", "ssn", "passport", "email", "mail", "phone", "telephone", "mobile", "fax",
     "address", "street", "name", "firstname", "lastname", "surname", "forename", "fullname", "username",
-    "login", "account", "iban", "zip", "zipcode", "postcode", "birthdate", "dob", "url", "ip", "index", "rowid",
+    "login", "account", "iban", "zip", "zipcode", "postcode", "postal", "postalcode", "plz", "pincode", "birthdate",
+    "dob", "url", "ip", "index", "rowid", "latitude", "longitude", "vorname", "nachname", "nombre", "apellido",
 ))  # fmt: skip
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 REASONS: dict[Kind, str] = {
     "empty": "it has no values",
     "constant": "it has one value only",
     "identity": "it looks like a name or a number of a person or record",
-    "text": "it has too many different values: free text, dates or codes",
+    "text": "it has too many different or rare values: free text, names, dates or codes",
     "mixed": "most values are numbers and some are not; it can be used once its range is declared",
     "wide": "its numbers are too large",
 }
@@ -46,6 +48,7 @@ class Profile:
     values: tuple[str, ...] = ()  # of a column of few values only, the common ones
     range: tuple[float, float] | None = None  # of numbers, rounded outwards: never a record's own value on purpose
     reason: str = ""  # why it should not be a feature
+    missing: int = 0  # records without a value
 
     @property
     def words(self) -> frozenset[str]:
@@ -68,18 +71,19 @@ def words_of(name: str) -> frozenset[str]:
 def profile(name: str, values: Sequence[str]) -> Profile:
     """What the column looks like."""
     present = [value for value in values if not is_missing(value)]
-    counts = Counter(present)
+    counts, missing = Counter(present), len(values) - len(present)
     parsed = numbers(present)
     kind = _kind(name, counts, parsed)
     if kind == "numeric":
         few = tuple(sorted(counts)) if len(counts) <= MOST_CATEGORIES else ()
         finite = parsed[np.isfinite(parsed)]
-        return Profile(name, kind, len(counts), _common(few, counts), rounded(float(finite.min()), float(finite.max())))
+        ends = rounded(float(finite.min()), float(finite.max()))
+        return Profile(name, kind, len(counts), _common(few, counts), ends, missing=missing)
     listed = _common(sorted(counts), counts) if kind == "categories" else ()
     reason = REASONS.get(kind, "")
     if kind == "text" and sum(map(bool, map(_DECIMAL_COMMA.fullmatch, present))) > MOSTLY * len(present):
         reason = "its numbers have a decimal comma, which is read as text: write them with a point"
-    return Profile(name, kind, len(counts), listed, None, reason)
+    return Profile(name, kind, len(counts), listed, None, reason, missing)
 
 
 def _kind(name: str, counts: Counter[str], parsed: NDArray[np.float64]) -> Kind:
@@ -96,7 +100,9 @@ def _kind(name: str, counts: Counter[str], parsed: NDArray[np.float64]) -> Kind:
         return "numeric" if _has_range(parsed) else "wide"
     if missing <= (1 - MOSTLY) * total:
         return "mixed"
-    few = len(counts) <= MOST_CATEGORIES and (len(counts) == 2 or len(counts) * 2 <= total)
+    rare = sum(count < RARE for count in counts.values())
+    kinds = rare <= max(MOST_RARE, len(counts) - rare)
+    few = kinds and len(counts) <= MOST_CATEGORIES and (len(counts) == 2 or len(counts) * 2 <= total)
     return "categories" if few and max(map(len, counts)) <= LONGEST_CATEGORY else "text"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +18,7 @@ class Table:
 
     columns: tuple[str, ...]
     rows: list[list[str]]
+    renamed: tuple[str, ...] = ()  # columns whose name in the file is also that of an earlier one
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -37,7 +38,7 @@ class Table:
 
     def where(self, kept: Iterable[bool]) -> Table:
         """The rows for which `kept` is true."""
-        return Table(self.columns, [row for row, keep in zip(self.rows, kept, strict=True) if keep])
+        return replace(self, rows=[row for row, keep in zip(self.rows, kept, strict=True) if keep])
 
     def contents(self) -> list[bytes]:
         """Each row as bytes; different rows give different bytes."""
@@ -61,15 +62,16 @@ def read_table(
     if columns is None:
         if not rows:
             raise InputError(f"file {path.name}", "must have a first line that names the columns", "an empty file")
-        names, rows = _unique(rows[0]), rows[1:]
+        written, rows = rows[0], rows[1:]
+        names = _unique(written)
     else:
-        names = tuple(columns)
+        written, names = list(columns), tuple(columns)
     for number, row in enumerate(rows, start=1):
         if len(row) > len(names):
             rule = f"must have {len(names)} values in every record; record {number} has {len(row)}"
             raise InputError(f"file {path.name}", rule, delimiter.join(row)[:80], "A value with a comma needs quotes.")
         row.extend([""] * (len(names) - len(row)))
-    return Table(names, rows)
+    return Table(names, rows, tuple(name for name, found in zip(names, written, strict=True) if name != found))
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:

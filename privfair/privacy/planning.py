@@ -247,12 +247,25 @@ class Planner(PlannedChannels):
         """The least noise factor that meets the target together with everything that is fixed."""
         c = self.config
         epsilon, delta = self._left()
+        channels = [*(self.fixed() if self.one_phase else ()), *channels]
+        self._require_room([channel for channel in channels if channel.fixed], epsilon, delta)
         if self.one_phase:
-            return calibrated_factor([*self.fixed(), *channels], epsilon, delta, c.target_method)
+            return calibrated_factor(channels, epsilon, delta, c.target_method)
         factor = calibrated_factor(channels, epsilon, delta, c.target_method)
         if c.target_method == "pld":
             factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
         return factor
+
+    def _require_room(self, fixed: list[Channel], left: float, delta: float) -> None:
+        """Nothing, if the noise that is given leaves something of ε to the noise that is not."""
+        c = self.config
+        names = ("count_noise", "prediction_noise", "noise_multiplier")
+        given = [f"privacy.{name} = {getattr(c, name):g}" for name in names if getattr(c, name) is not None]
+        price = by_pld(Composed(tuple(channel.total for channel in fixed)), delta)
+        if given and price >= left:
+            rule = f"must exceed what the given noise costs, {c.epsilon - left + price if c.epsilon else price:.4g}"
+            remedy = f"{' and '.join(given)}: give more noise, or leave it out to have it calibrated."
+            raise InputError("privacy.epsilon", rule, c.epsilon, remedy)
 
     def _left(self) -> tuple[float, float]:
         """(ε, δ) that the calibrated channels, in one phase with the fixed ones, may cost."""

@@ -111,6 +111,30 @@ def test_rare_values_are_not_written(tmp_path: Path) -> None:
     assert "plague" not in text
 
 
+def test_records_without_a_group_and_names_that_come_twice_are_told(tmp_path: Path) -> None:
+    draw = random.Random(2)
+    rows = [[draw.choice(["F", "M", ""]), i % 50, i % 7, draw.choice(["yes", "no"])] for i in range(90)]
+    path = write(tmp_path / "people.csv", ["sex", "age", "age", "hired"], rows)
+    told = run(path, "--out", tmp_path / "people.toml")
+    without = sum(row[0] == "" for row in rows)
+    assert f"{without} of 90 records have no sex" in " ".join(told.output.split())
+    assert "called otherwise here: age.1" in " ".join(told.output.split())
+    text = (tmp_path / "people.toml").read_text(encoding="utf-8")
+    assert 'sex = { values = ["F", "M"], unknown = "drop" }' in text
+    notes = load("csv", path=str(path), label="hired", positive="yes", sensitive="sex").notes
+    assert any(f"{without} missing or undeclared" in note and "a group of their own" in note for note in notes)
+    assert any("more than once; the later ones are called age.1" in note for note in notes)
+
+
+def test_names_of_people_and_places_are_no_features(tmp_path: Path) -> None:
+    families = [f"Family{i}" for i in range(14)]
+    rows = [[families[i] if i < 14 else "Smith", 10000 + 37 * i % 9000, "FM"[i % 2], i % 40, i % 2] for i in range(80)]
+    path = write(tmp_path / "people.csv", ["family", "postal_code", "sex", "age", "hired"], rows)
+    found = json.loads(run(path, "--json", "--out", tmp_path / "people.toml").output)
+    assert found["features"] == ["age"]
+    assert set(found["left_out"]) == {"family", "postal_code"}
+
+
 def test_the_file_says_what_was_guessed_and_that_ranges_are_not_public(tmp_path: Path) -> None:
     source = people(tmp_path / "p.csv", "hired", "income", "sex", "branch")
     result = run(source, "--out", tmp_path / "c.toml", "--label", "hired")
