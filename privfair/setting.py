@@ -32,6 +32,7 @@ from privfair.privacy.refusals import require_decided, require_separate
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
 from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Server
+from privfair.run_names import run_name
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Credentials:
     @staticmethod
     def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
-        run = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}-{definition(config, schema, notion)}"
+        begun = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+        run = run_name(begun, definition(config, schema, notion), inferred=schema.inferred)
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(run, new_keys(config.scheme) if own else None)
 

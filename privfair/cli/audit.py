@@ -14,7 +14,7 @@ from rich.table import Table
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
-from privfair.reports.numbers import RDP_FOR_PLD
+from privfair.reports.audit_remarks import remarks
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line
@@ -213,8 +213,8 @@ def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
     ):
         _add_lines(table, kind, lines)
     console.print(table)
-    if dataset.rdp_for_pld:
-        console.print(f"[dim]{RDP_FOR_PLD}[/]")
+    for remark in remarks(dataset):
+        console.print(f"[dim]{remark}[/]")
 
 
 def _protected(dataset: DatasetAudit) -> str:

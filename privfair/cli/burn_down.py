@@ -46,6 +46,7 @@ def write_burn_down(report: AuditReport, path: Path) -> None:
         left.text(0.5, 0.5, "no dataset has a budget", ha="center", va="center", transform=left.transAxes)
     spent.legend(frameon=False, loc="best")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise InputError("figure", "must be a file that can be written", str(path), str(error)) from None

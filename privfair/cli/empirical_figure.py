@@ -38,6 +38,7 @@ def write_findings(found: Findings, path: Path) -> None:
     for axes in (epsilon, right):
         axes.spines[["top", "right"]].set_visible(False)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise InputError("figure", "must be a file that can be written", str(path), str(error)) from None

@@ -40,6 +40,7 @@ from privfair.parts import Parts
 from privfair.privacy.books import definition, entropy_of, require_no_budget
 from privfair.privacy.refusals import require_decided, require_separate
 from privfair.request_wire import decode_request
+from privfair.run_names import run_name
 
 RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
@@ -212,6 +213,7 @@ class Holder:
     # ---- parts
 
     def _session(self, run: str, memory: Remembered | None) -> AbstractContextManager[Session]:
-        name = f"{run}-{definition(self.config, self.federation.schema, None)}"
+        schema = self.federation.schema
+        name = run_name(run, definition(self.config, schema, None), inferred=schema.inferred)
         ledger_id, rows = (None, 0) if memory is None else (memory.ledger_id, memory.rows)
         return session(self.config, self.federation, self.parts, self.me, name, ledger_id, rows)

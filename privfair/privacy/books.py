@@ -25,6 +25,7 @@ from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.desk import Desk
 from privfair.privacy.pricing import PriceList, label_of, plain_name
 from privfair.randomness import stream
+from privfair.run_names import division_of
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def dataset_name(config: Config, name: str) -> str:
 
 
 def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
-    """A digest of how the data are divided among clients and groups, as part of every run's name in the ledger.
+    """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
     same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
@@ -144,8 +145,7 @@ def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
 
 def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
     """Nothing, if all runs that ever spent from a budget divided the records alike."""
-    mine = run.rpartition("-")[2]
-    others = {name.rpartition("-")[2] for name in ledger.runs(dataset)} - {mine}
+    others = {division_of(name) for name in ledger.runs(dataset)} - {division_of(run)}
     if others:
         raise Refused(
             f"Earlier runs on {dataset!r} divided its records among clients or groups differently (another client or "

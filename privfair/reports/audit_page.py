@@ -7,10 +7,11 @@ from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from privfair.reports.audit_remarks import remarks
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import RDP_FOR_PLD, Cell, count, delta, epsilon_cell, percent, plural
+from privfair.reports.numbers import Cell, count, delta, epsilon_cell, percent, plural
 from privfair.reports.pages import render_page
 
 KINDS = {
@@ -108,7 +109,7 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
             for change in dataset.budget_changes
         ],
         burn_down_figure(str(number), dataset),
-        RDP_FOR_PLD if dataset.rdp_for_pld else "",
+        " ".join(remarks(dataset)),
     )  # fmt: skip
 
 

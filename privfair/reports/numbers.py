@@ -7,10 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MISSING = "–"
-RDP_FOR_PLD = (
-    "PLD takes long, and was computed for some of these lines only. In the others ε (PLD) is RDP's bound: larger, and "
-    "still a bound."
-)
 Interval = Sequence[float] | None
 
 

@@ -15,6 +15,7 @@ from accountant.exposure import Exposure
 from accountant.signing import OwnerKey
 from accountant.spending import Spend
 from privfair.cli import audit as command
+from privfair.run_names import run_name
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(command.audit)
@@ -190,7 +191,8 @@ def test_the_burn_down_figure(url, tmp_path):
 
 
 def test_a_figure_that_cannot_be_written_does_not_cost_the_audit(url, tmp_path):
-    asked = ("--ledger", url, "--no-pld", "--figure", str(tmp_path / "no-folder" / "x.png"))
+    (tmp_path / "file").write_text("no folder")
+    asked = ("--ledger", url, "--no-pld", "--figure", str(tmp_path / "file" / "x.png"))
     result = run(*asked)
     assert isinstance(result.exception, InputError)
     assert "chain verified" in result.output
@@ -261,3 +263,11 @@ def test_lines_without_pld_are_told(url, monkeypatch):
     monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=1))
     assert told in " ".join(run("--ledger", url).stdout.split())
     assert json.loads(run("--ledger", url, "--json").stdout)["datasets"]["patients"]["rdp_for_pld"]
+
+
+def test_runs_with_an_inferred_schema_are_told(url):
+    told = "Runs with “inferred” in their name"
+    assert told not in " ".join(run("--ledger", url).stdout.split())
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("free", Gaussian(9.0), run=run_name("20260101-120000-abcd", "0f", inferred=True))])
+    assert told in " ".join(run("--ledger", url).stdout.split())

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from accountant import Budget, Ledger
 from privfair.config import Config
+from privfair.datasets import load
 from privfair.privacy import books
+from privfair.run_names import beginning_of, division_of, has_inferred_schema, run_name
+from privfair.setting import Credentials
 
 
 def test_the_ledgers_password_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +25,12 @@ def test_the_ledgers_password_is_not_told(tmp_path: Path, monkeypatch: pytest.Mo
     where, dataset, budget = books.budget_at_hand(config, "synthetic")
     assert (dataset, budget) == ("synthetic", Budget(3.0, 1e-5))
     assert where == f"sqlite:///{tmp_path}/ledger.sqlite"
+
+
+@pytest.mark.parametrize("inferred", [False, True])
+def test_the_name_of_a_run_tells_whether_its_schema_was_inferred(inferred: bool) -> None:
+    schema = replace(load("synthetic", records=20).schema, inferred=inferred)
+    name = Credentials.new(Config.build({}), schema, None).run
+    assert has_inferred_schema(name) is inferred
+    assert division_of(name) == books.definition(Config.build({}), schema, None)
+    assert run_name(beginning_of(name), division_of(name), inferred=inferred) == name

@@ -29,6 +29,7 @@ from privfair.interfaces import ServerState
 from privfair.messages import Sealed
 from privfair.privacy.plan_report import plan_report
 from privfair.run_directory import Checkpoint, RunDirectory
+from privfair.run_names import beginning_of
 from privfair.setting import Setting
 from privfair.storage import write_bytes, write_json
 
@@ -144,7 +145,7 @@ def _write_files(setting: Setting, folder: Path) -> _Files:
         server["aggregation"] = {**tables["aggregation"], "keys": str(folder / "server.key")}
     write_bytes(folder / "server.toml", tomli_w.dumps(server).encode())
     if not (folder / "server" / RUN).is_file():  # the name that the run has in the ledger, without its division
-        write_json(folder / "server" / RUN, {"run": setting.credentials.run.rpartition("-")[0]})
+        write_json(folder / "server" / RUN, {"run": beginning_of(setting.credentials.run)})
     return _Files(folder / "server.toml", folder / "server", nodes)
 
 
