@@ -28,20 +28,26 @@ class QuickMetered(Metered):
 
 def shared_size(value: Any, known: dict[int, int]) -> int:
     """As `size`; a dataclass or a tuple that was met before is not looked through again."""
-    kind = type(value)
-    if kind is np.ndarray or kind is bytes or kind is float or kind is int or kind is str:
-        return size(value)
-    if kind is tuple:
-        parts: Any = value
-    elif is_dataclass(kind):
-        parts = [getattr(value, name) for name in _names(kind)]
-    else:
-        return size(value)
-    if id(value) not in known:
-        known[id(value)] = sum(shared_size(part, known) for part in parts)
-    return known[id(value)]
+    kind: Any = type(value)
+    if kind is np.ndarray:
+        return int(value.nbytes)
+    if kind is bytes:
+        return len(value)
+    if kind is float or kind is int:
+        return 8
+    found = known.get(id(value))
+    if found is None:
+        if kind is tuple:
+            parts: Any = value
+        elif (names := _names(kind)) is not None:
+            parts = [getattr(value, name) for name in names]
+        else:
+            return size(value)
+        found = known[id(value)] = sum([shared_size(part, known) for part in parts])
+    return found
 
 
-@lru_cache(maxsize=64)
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind))
+@lru_cache(maxsize=256)
+def _names(kind: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
