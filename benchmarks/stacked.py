@@ -32,6 +32,7 @@ from privfair.experiment import run as run_rounds
 from privfair.fairness.tracking import SharedScores, equal_weights
 from privfair.messages import Parameters, PrivateWork, Tracked, TrainRequest
 from privfair.setting import build
+from privfair.threads import one_thread
 
 STRENGTHS, SEEDS, ROUNDS, THREADS = 10, 10, 3, 2
 
@@ -210,12 +211,8 @@ def private_request(client: Client, start: Any) -> TrainRequest:
 
 def _one_thread(work: Callable[[], object]) -> float:
     """Seconds, the quickest of three, without threads within an operation."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return seconds(work, repeats=3)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def arithmetic_limit() -> float:

@@ -69,6 +69,7 @@ def init(
             "client": found.client, "features": list(found.features), "left_out": dict(found.left_out),
             "reasons": dict(found.reasons), "public": False, "renamed": list(table.renamed),
             "without_group": found.columns[found.sensitive].missing,
+            "in_small_groups": found.columns[found.sensitive].rare,
         }  # fmt: skip
         print(json.dumps(about))
         return
@@ -124,6 +125,8 @@ def _require_names(columns: tuple[str, ...], path: Path) -> None:
 
 def _print(found: Guess, target: Path, renamed: Sequence[str]) -> None:
     """The roles of the columns, what to check, and the next step."""
+    from privfair.datasets.profile import RARE
+
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("column", overflow="fold")
@@ -140,13 +143,13 @@ def _print(found: Guess, target: Path, renamed: Sequence[str]) -> None:
     console.print(table)
     if found.client is None:
         console.print(f"No client column ({found.reasons['client']}): one client, “all”. Name it with --client.")
-    if missing := found.columns[found.sensitive].missing:
-        console.print(
-            Text(
-                f"{missing} of {found.records} records have no {found.sensitive}: they are a group of their own, "
-                "“other”, until the column is declared with unknown = “drop” (see the file)."
-            )
-        )
+    groups = found.columns[found.sensitive]
+    if groups.missing:
+        told = f"{groups.missing} of {found.records} records have no {found.sensitive}: they are a group of their own, "
+        console.print(Text(told + "“other”, until the column is declared with unknown = “drop”."))
+    if groups.rare:
+        told = f"{groups.rare} of {found.records} records are in groups of fewer than {RARE}, which the declaration in "
+        console.print(Text(told + "the file does not name: add those that exist, or their records are left out by it."))
     if renamed:
         console.print(Text(f"Named more than once, and called otherwise here: {', '.join(renamed)}."))
     console.print(Text(f"Written: {target}"), soft_wrap=True)  # lines to copy: never wrapped

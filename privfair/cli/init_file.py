@@ -83,7 +83,7 @@ def _roles(guess: Guess) -> Iterable[str]:
         yield f"positive = {quoted(guess.positive)}  # (*) GUESS: the label that counts as 1; every other one is 0"
     yield f"sensitive = {quoted(guess.sensitive)}  # {_why(guess, 'sensitive')}: the groups to treat alike; or a list"
     if guess.columns[guess.sensitive].missing:
-        yield '# CHECK: records without it are a group of their own, "other"; declared (below), they are left out'
+        yield '# CHECK: records without it are a group of their own, "other"; unknown = "drop" in a schema drops them'
     if guess.client is not None:
         yield f"client = {quoted(guess.client)}  # {_why(guess, 'client')}: who holds the record"
     else:
@@ -132,7 +132,7 @@ def _schema(guess: Guess) -> Iterable[str]:
         yield f'# {key(name)} = [{_values(guess, name)}]  # FROM THE DATA: replace; all other values count as "other"'
     groups, rest = f"[{_values(guess, guess.sensitive)}]", 'all other values count as "other"'
     if guess.columns[guess.sensitive].values:
-        groups, rest = f'{{ values = {groups}, unknown = "drop" }}', "records in no group are left out"
+        groups, rest = f'{{ values = {groups}, unknown = "drop" }}', "records in no group of these are left out"
     yield f"# {key(guess.sensitive)} = {groups}  # FROM THE DATA: replace; {rest}"
 
 

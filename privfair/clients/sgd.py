@@ -41,7 +41,7 @@ def train_locally(
         batch = torch.from_numpy(positions)
         model.zero_gradient()
         of_each = losses(batch, model.outputs(data.x.index_select(0, batch)))
-        of_each.backward(torch.full_like(of_each, 1 / len(batch)))  # of their mean
+        of_each.backward(torch.full_like(of_each, 1 / max(1, len(batch))))  # of their mean
         descent.step(model.gradient)
     model.module.eval()
     return descent.trained(model.flat.dtype)

@@ -104,7 +104,7 @@ def guess(table: Table, *, label: str | None = None, sensitive: str | None = Non
     task, positive = _task(label, table.column(label), named=reasons["label"] == NAMED)
     _require_groups(columns[sensitive])
     marks = [name for name, c in columns.items() if name not in taken and c.words & set(MARKS) and c.distinct <= 2]
-    left_out = {name: column.reason for name, column in columns.items() if name not in taken and not column.usable}
+    left_out = {name: column.reason for name, column in columns.items() if name not in taken and column.reason}
     left_out |= dict.fromkeys(marks, "it looks like a mark for test records")
     features = tuple(name for name in table.columns if name not in taken and name not in left_out)
     if not features:

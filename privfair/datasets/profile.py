@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from privfair.datasets.columns import numbers
 from privfair.datasets.inference import is_missing
 
-Kind = Literal["empty", "constant", "numeric", "categories", "identity", "text", "mixed", "wide"]
+Kind = Literal["empty", "constant", "numeric", "categories", "identity", "place", "text", "mixed", "wide"]
 MOST_CATEGORIES = 30  # fewer than the loader takes: with more values than that they are names rather than kinds
 LONGEST_CATEGORY = 64
 RARE = 5  # a value of fewer records is not written down: it may be what one person is known by
@@ -24,15 +24,19 @@ LARGEST = 1e300
 IDENTITY = frozenset((
     "id", "ids", "uuid", "guid", "ssn", "passport", "email", "mail", "phone", "telephone", "mobile", "fax",
     "address", "street", "name", "firstname", "lastname", "surname", "forename", "fullname", "username",
-    "login", "account", "iban", "zip", "zipcode", "postcode", "postal", "postalcode", "plz", "pincode", "birthdate",
-    "dob", "url", "ip", "index", "rowid", "latitude", "longitude", "vorname", "nachname", "nombre", "apellido",
+    "login", "account", "iban", "birthdate", "dob", "url", "ip", "index", "rowid", "vorname", "nachname", "nombre",
+    "apellido",
+))  # fmt: skip
+PLACE = frozenset((
+    "zip", "zipcode", "postcode", "postal", "postalcode", "plz", "pincode", "latitude", "longitude",
 ))  # fmt: skip
 _DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 REASONS: dict[Kind, str] = {
     "empty": "it has no values",
     "constant": "it has one value only",
     "identity": "it looks like a name or a number of a person or record",
-    "text": "it has too many different or rare values: free text, names, dates or codes",
+    "place": "it tells where a person lives",
+    "text": "it has too many different values: free text, dates or codes",
     "mixed": "most values are numbers and some are not; it can be used once its range is declared",
     "wide": "its numbers are too large",
 }
@@ -49,6 +53,7 @@ class Profile:
     range: tuple[float, float] | None = None  # of numbers, rounded outwards: never a record's own value on purpose
     reason: str = ""  # why it should not be a feature
     missing: int = 0  # records without a value
+    rare: int = 0  # records with a value of few records
 
     @property
     def words(self) -> frozenset[str]:
@@ -72,18 +77,22 @@ def profile(name: str, values: Sequence[str]) -> Profile:
     """What the column looks like."""
     present = [value for value in values if not is_missing(value)]
     counts, missing = Counter(present), len(values) - len(present)
+    rare = sum(count for count in counts.values() if count < RARE)
     parsed = numbers(present)
     kind = _kind(name, counts, parsed)
     if kind == "numeric":
         few = tuple(sorted(counts)) if len(counts) <= MOST_CATEGORIES else ()
         finite = parsed[np.isfinite(parsed)]
         ends = rounded(float(finite.min()), float(finite.max()))
-        return Profile(name, kind, len(counts), _common(few, counts), ends, missing=missing)
+        return Profile(name, kind, len(counts), _common(few, counts), ends, missing=missing, rare=rare)
     listed = _common(sorted(counts), counts) if kind == "categories" else ()
     reason = REASONS.get(kind, "")
     if kind == "text" and sum(map(bool, map(_DECIMAL_COMMA.fullmatch, present))) > MOSTLY * len(present):
         reason = "its numbers have a decimal comma, which is read as text: write them with a point"
-    return Profile(name, kind, len(counts), listed, None, reason, missing)
+    unusual = sum(count < RARE for count in counts.values())
+    if kind == "categories" and unusual > max(MOST_RARE, len(counts) - unusual):
+        reason = "most of its values are rare: names or codes"
+    return Profile(name, kind, len(counts), listed, None, reason, missing, rare)
 
 
 def _kind(name: str, counts: Counter[str], parsed: NDArray[np.float64]) -> Kind:
@@ -93,6 +102,8 @@ def _kind(name: str, counts: Counter[str], parsed: NDArray[np.float64]) -> Kind:
         return "empty"
     if words_of(name) & IDENTITY or not name or name.casefold().startswith("unnamed:") or _counting(parsed):
         return "identity"
+    if words_of(name) & PLACE:
+        return "place"
     if len(counts) == 1:
         return "constant"
     missing = int(np.isnan(parsed).sum())
@@ -100,9 +111,7 @@ def _kind(name: str, counts: Counter[str], parsed: NDArray[np.float64]) -> Kind:
         return "numeric" if _has_range(parsed) else "wide"
     if missing <= (1 - MOSTLY) * total:
         return "mixed"
-    rare = sum(count < RARE for count in counts.values())
-    kinds = rare <= max(MOST_RARE, len(counts) - rare)
-    few = kinds and len(counts) <= MOST_CATEGORIES and (len(counts) == 2 or len(counts) * 2 <= total)
+    few = len(counts) <= MOST_CATEGORIES and (len(counts) == 2 or len(counts) * 2 <= total)
     return "categories" if few and max(map(len, counts)) <= LONGEST_CATEGORY else "text"
 
 

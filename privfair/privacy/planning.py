@@ -30,6 +30,7 @@ from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld, calibrated_factor
 from privfair.privacy.channels import COUNT_DELTA, Fairness, PlannedChannels
+from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS
 from privfair.privacy.workload import Sampling
 from privfair.terms import Claim, ClientUpdates, PrivateEmbedding, PrivateUpdates, Sharing, Terms
 
@@ -248,24 +249,28 @@ class Planner(PlannedChannels):
         c = self.config
         epsilon, delta = self._left()
         channels = [*(self.fixed() if self.one_phase else ()), *channels]
-        self._require_room([channel for channel in channels if channel.fixed], epsilon, delta)
-        if self.one_phase:
-            return calibrated_factor(channels, epsilon, delta, c.target_method)
-        factor = calibrated_factor(channels, epsilon, delta, c.target_method)
-        if c.target_method == "pld":
-            factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
+        try:
+            factor = calibrated_factor(channels, epsilon, delta, c.target_method)
+            if not self.one_phase and c.target_method == "pld":
+                factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
+        except InputError as error:
+            raise self._explained(error, [channel for channel in channels if channel.fixed], delta) from None
         return factor
 
-    def _require_room(self, fixed: list[Channel], left: float, delta: float) -> None:
-        """Nothing, if the noise that is given leaves something of ε to the noise that is not."""
+    def _explained(self, error: InputError, fixed: list[Channel], delta: float) -> InputError:
+        """An ε that no noise can meet, in terms of what was settled before; any other error as it is."""
         c = self.config
-        names = ("count_noise", "prediction_noise", "noise_multiplier")
-        given = [f"privacy.{name} = {getattr(c, name):g}" for name in names if getattr(c, name) is not None]
-        price = by_pld(Composed(tuple(channel.total for channel in fixed)), delta)
-        if given and price >= left:
-            rule = f"must exceed what the given noise costs, {c.epsilon - left + price if c.epsilon else price:.4g}"
-            remedy = f"{' and '.join(given)}: give more noise, or leave it out to have it calibrated."
-            raise InputError("privacy.epsilon", rule, c.epsilon, remedy)
+        settled = [f"privacy.{key} = {value:g}" for key, value in c.noise.items() if value is not None]
+        if c.prediction_noise is None and any(channel.name in (PREDICTIONS, EMBEDDINGS) for channel in fixed):
+            settled.append("privacy.prediction_share")
+        if error.name != "epsilon" or not settled:
+            return error
+        together = Composed(tuple(channel.total for channel in fixed))
+        price = by_pld(together, delta) if c.target_method == "pld" else spent(together, delta, "rdp").epsilon
+        price += 0.0 if self.one_phase else self.price_of_first_phase("pld")[0]
+        rule = f"must leave something to the noise that is calibrated, after {price:.4g} for what is settled"
+        remedy = f"Settled by {', '.join(settled)}: take more noise, a smaller share, or leave it out."
+        return InputError("privacy.epsilon", rule, c.epsilon, remedy)
 
     def _left(self) -> tuple[float, float]:
         """(ε, δ) that the calibrated channels, in one phase with the fixed ones, may cost."""

@@ -17,7 +17,7 @@ from torch import nn
 from privfair.backends.stacked.fused_layers import backward_layer, forward_layer
 from privfair.backends.stacked.fused_private import clip_records
 from privfair.backends.stacked.fused_slopes import Outcome, add_own, sorted_order, task_slopes
-from privfair.backends.stacked.fused_training import arriving, layer, starts, sum_layers
+from privfair.backends.stacked.fused_training import backward, forward, layer, starts, sum_layers
 from privfair.backends.stacked.fused_witness import add_tracked, can_be_packed, packed_witness
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import Schema, SensitiveAttribute
@@ -43,25 +43,17 @@ def module(widths: tuple[int, ...], seed: int) -> nn.Sequential:
 class Passes:
     """Activations, what arrives at each layer, and the gradient of Σ pull·output."""
 
-    def __init__(self, net: nn.Sequential, widths: tuple[int, ...], x: torch.Tensor, pull: torch.Tensor) -> None:
+    def __init__(
+        self, net: nn.Sequential, widths: tuple[int, ...], x: torch.Tensor, pull: torch.Tensor, *, alone: bool = True
+    ) -> None:
         self.count, self.before = len(x), starts(np.array(widths))
         self.inputs = x.numpy().reshape(-1).copy()
         self.acts, self.deltas = (np.zeros(self.before[-1] * (self.count + 3)) for _ in range(2))
         layer(self.acts, self.before, 0, self.count)[:] = x.numpy().T
         theta = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
-        start = 0
-        for level, (inputs, units) in enumerate(itertools.pairwise(widths)):
-            middle = start + inputs * units
-            forward_layer(
-                theta[start:middle].reshape(units, inputs), theta[middle : middle + units],
-                layer(self.acts, self.before, level, self.count), layer(self.acts, self.before, level + 1, self.count),
-                level < len(widths) - 2,
-            )  # fmt: skip
-            start = middle + units
-        last = len(widths) - 1
-        self.outputs = layer(self.acts, self.before, last, self.count)[0].copy()
-        layer(self.deltas, self.before, last, self.count)[0] = pull.numpy()
-        arriving(theta, self.before, self.acts, self.count, self.deltas)
+        self.outputs = forward(theta, self.before, self.acts, self.count, alone).copy()
+        layer(self.deltas, self.before, len(widths) - 1, self.count)[0] = pull.numpy()
+        backward(theta, self.before, self.acts, self.count, self.deltas, alone)
         self.gradient = np.zeros_like(theta)
         self.sum()
 
@@ -69,11 +61,12 @@ class Passes:
         sum_layers(self.before, self.acts, self.inputs, self.deltas, self.count, self.gradient)
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("widths", WIDTHS)
-def test_outputs_and_gradients_are_those_of_autograd(widths: tuple[int, ...]) -> None:
+def test_outputs_and_gradients_are_those_of_autograd(widths: tuple[int, ...], alone: bool) -> None:
     net = module(widths, 3)
     x, pull = torch.randn(37, widths[0], dtype=torch.float64), torch.randn(37, dtype=torch.float64)
-    done = Passes(net, widths, x, pull)
+    done = Passes(net, widths, x, pull, alone=alone)
     expected = net(x)[:, 0]
     (expected * pull).sum().backward()
     assert np.allclose(done.outputs, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
@@ -110,6 +103,27 @@ def test_a_hidden_unit_that_is_not_a_number_stays_so() -> None:
     leaving = np.ones((1, 2))
     backward_layer(np.array([[2.0]]), out, np.array([[1.0, 1.0]]), leaving)
     assert leaving[0, 1] == 0.0
+
+
+@pytest.mark.parametrize("count", [2, 7, 8, 9, 16, 17, 33])
+def test_private_passes_give_a_record_the_same_bits_whoever_is_beside_it(count: int) -> None:
+    """Otherwise a record that joins could move another one over an edge, and a clipped sum by more than the bound."""
+    rng = np.random.default_rng(count)
+    widths = np.array([99, 16, 5, 1])
+    theta = rng.normal(size=int((widths[:-1] * widths[1:] + widths[1:]).sum())).astype(np.float32)
+    before, x = starts(widths), rng.normal(size=(count, 99)).astype(np.float32)
+
+    def passed(rows: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        acts, deltas = (np.zeros(before[-1] * len(rows), np.float32) for _ in range(2))
+        layer(acts, before, 0, len(rows))[:] = rows.T
+        forward(theta, before, acts, len(rows), True)
+        layer(deltas, before, 3, len(rows))[0] = np.float32(0.3)
+        backward(theta, before, acts, len(rows), deltas, True)
+        return acts.reshape(-1, len(rows)), deltas.reshape(-1, len(rows))
+
+    alone = [passed(x[i : i + 1]) for i in range(count)]
+    for together, parts in zip(passed(x), zip(*alone, strict=True), strict=True):
+        assert np.array_equal(together, np.concatenate(parts, axis=1))
 
 
 @settings(max_examples=200, deadline=None)

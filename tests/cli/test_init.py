@@ -113,11 +113,13 @@ def test_rare_values_are_not_written(tmp_path: Path) -> None:
 
 def test_records_without_a_group_and_names_that_come_twice_are_told(tmp_path: Path) -> None:
     draw = random.Random(2)
-    rows = [[draw.choice(["F", "M", ""]), i % 50, i % 7, draw.choice(["yes", "no"])] for i in range(90)]
+    rows = [[draw.choice(["F", "M", ""]), i % 50, i % 7, draw.choice(["yes", "no"])] for i in range(87)]
+    rows += [["X", 40, 1, "no"]] * 3
     path = write(tmp_path / "people.csv", ["sex", "age", "age", "hired"], rows)
     told = run(path, "--out", tmp_path / "people.toml")
     without = sum(row[0] == "" for row in rows)
     assert f"{without} of 90 records have no sex" in " ".join(told.output.split())
+    assert "3 of 90 records are in groups of fewer than 5" in " ".join(told.output.split())
     assert "called otherwise here: age.1" in " ".join(told.output.split())
     text = (tmp_path / "people.toml").read_text(encoding="utf-8")
     assert 'sex = { values = ["F", "M"], unknown = "drop" }' in text
@@ -133,6 +135,15 @@ def test_names_of_people_and_places_are_no_features(tmp_path: Path) -> None:
     found = json.loads(run(path, "--json", "--out", tmp_path / "people.toml").output)
     assert found["features"] == ["age"]
     assert set(found["left_out"]) == {"family", "postal_code"}
+    text = (tmp_path / "people.toml").read_text(encoding="utf-8")
+    assert "# id =" not in text  # a postcode is nobody's
+
+
+def test_a_group_column_may_have_rare_values(tmp_path: Path) -> None:
+    rows = [[f"n{i % 7}" if i < 109 else f"rare{i}", i % 40, i % 2] for i in range(120)]
+    path = write(tmp_path / "people.csv", ["nationality", "age", "hired"], rows)
+    found = json.loads(run(path, "--json", "--out", tmp_path / "people.toml").output)
+    assert (found["sensitive"], found["in_small_groups"]) == ("nationality", 11)
 
 
 def test_the_file_says_what_was_guessed_and_that_ranges_are_not_public(tmp_path: Path) -> None:

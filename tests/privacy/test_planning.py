@@ -132,12 +132,15 @@ def test_what_one_phase_claims_does_not_depend_on_counts(cells: list[tuple[int, 
 @given(cells=COUNTS, counts=st.sampled_from(["laplace", "gaussian"]))
 def test_two_phases_stay_within_epsilon_whatever_the_counts_are(cells: list[tuple[int, int]], counts: str) -> None:
     """ε of the counts by hand, plus dp-accounting's ε of what the counts led to, for every cell of every client."""
-    if max(sum(own) for own in cells) < 10:
-        return
     epsilon, rounds, retries = 3.0, 4, 2
     plan = planner(
         {"epsilon": epsilon, "delta": 1e-6, "target_method": "rdp", "counts": counts, "retries": retries}, rounds=rounds
     )
+    assert plan.count_noise is not None
+    if max(sum(own) for own in cells) < (3 if counts == "laplace" else 2) * plan.count_noise.scale:  # lost in the noise
+        with pytest.raises(InputError, match="must have a client with a released count"):
+            settle(plan, cells)
+        return
     terms = settle(plan, cells)
     assert terms.counting is not None
     assert terms.updates is not None
@@ -256,7 +259,11 @@ def test_overlapping_cells_add_up_and_exclusive_ones_do_not(notion: str, attribu
     [
         (
             {"epsilon": 1.0, "noise_multiplier": 0.3, **RATES},
-            r"privacy.epsilon must exceed what the given noise costs, .*; found 1.0.*noise_multiplier = 0.3: give more",
+            r"privacy.epsilon must leave .*; found 1.0. Settled by privacy.noise_multiplier = 0.3: take",
+        ),
+        (
+            {"epsilon": 2.0, "count_noise": 20.0, "prediction_share": 0.999, **RATES},
+            r"privacy.epsilon must leave .*count_noise = 20, privacy.prediction_share: take",
         ),
         (
             {"epsilon": 1e-5, **RATES},

@@ -7,11 +7,12 @@ from numba import njit
 
 from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.fused_training import (
-    arriving,
+    backward,
     descend,
+    forward,
     gather,
     layer,
-    outputs_and_slopes,
+    pulls,
     starts,
     sum_layers,
 )
@@ -36,9 +37,10 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
         gather(records, steps.positions[place + step * width :], work.offset[job], count, inputs, acts, sides)
         for p in range(size):
             theta[p] = end[p]
-        outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, count, lines)
+        outputs = forward(theta, before, acts, count, True)
+        pulls(outputs, outcome, goal, witness, job, sides, count, lines)
         layer(deltas, before, len(widths) - 1, count)[0] = lines[0, :count]
-        arriving(theta, before, acts, count, deltas)
+        backward(theta, before, acts, count, deltas, True)
         for p in range(before[-1] * count):
             given[p], clipped[p] = acts[p], deltas[p]
         clip_records(before, given, inputs, clipped, count, clip, shares)

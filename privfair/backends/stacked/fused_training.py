@@ -8,7 +8,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from privfair.backends.stacked.fused_layers import RULES, backward_layer, forward_layer, sum_layer
+from privfair.backends.stacked.fused_layers import (
+    RULES,
+    backward_layer,
+    backward_layer_alone,
+    forward_layer,
+    forward_layer_alone,
+    sum_layer,
+)
 from privfair.backends.stacked.fused_slopes import add_own, task_slopes
 from privfair.backends.stacked.fused_witness import add_tracked
 
@@ -73,19 +80,27 @@ def layer(buffer, before, level, count):  # type: ignore[no-untyped-def]
 
 
 @njit(**RULES)
-def outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, count, lines):  # type: ignore[no-untyped-def]
-    """Forward, then lines[0] = pull of each record: the derivative of its loss and penalty in its output."""
+def forward(theta, before, acts, count, alone):  # type: ignore[no-untyped-def]
+    """Fill every layer but the input, and return the outputs; `alone`: each record by itself, to the last bit."""
     start, last = 0, len(before) - 2
     for level in range(last):
         given, out = layer(acts, before, level, count), layer(acts, before, level + 1, count)
         middle = start + len(out) * len(given)
         end = middle + len(out)
-        forward_layer(
-            theta[start:middle].reshape(len(out), len(given)), theta[middle:end], given, out, level < last - 1
-        )
+        weights, bias = theta[start:middle].reshape(len(out), len(given)), theta[middle:end]
+        if alone:
+            forward_layer_alone(weights, bias, given, out, level < last - 1)
+        else:
+            forward_layer(weights, bias, given, out, level < last - 1)
         start = end
+    return layer(acts, before, last, count)[0]
+
+
+@njit(**RULES)
+def pulls(outputs, outcome, goal, witness, job, sides, count, lines):  # type: ignore[no-untyped-def]
+    """lines[0] = pull of each record: the derivative of its loss and penalty in its output."""
     pull, scores, score = lines[0], lines[1], lines[2]
-    task_slopes(outcome, layer(acts, before, last, count)[0], sides[0], count, scores, pull, score)
+    task_slopes(outcome, outputs, sides[0], count, scores, pull, score)
     if goal.kind == TRACKED:
         add_tracked(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
     elif goal.kind == OWN:
@@ -93,7 +108,7 @@ def outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, 
 
 
 @njit(**RULES)
-def arriving(theta, before, acts, count, deltas):  # type: ignore[no-untyped-def]
+def backward(theta, before, acts, count, deltas, alone):  # type: ignore[no-untyped-def]
     """Fill every layer but the input with what arrives there; that of the output is given."""
     start = len(theta)
     for level in range(len(before) - 2, 1, -1):
@@ -101,7 +116,11 @@ def arriving(theta, before, acts, count, deltas):  # type: ignore[no-untyped-def
         size = len(arrived) * len(given)
         start -= size + len(arrived)
         weights = theta[start : start + size].reshape(len(arrived), len(given))
-        backward_layer(weights, given, arrived, layer(deltas, before, level - 1, count))
+        leaving = layer(deltas, before, level - 1, count)
+        if alone:
+            backward_layer_alone(weights, given, arrived, leaving)
+        else:
+            backward_layer(weights, given, arrived, leaving)
 
 
 @njit(**RULES)
@@ -181,7 +200,8 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
             if count < work.records[job] or not whole:
                 gather(records, index, work.offset[job], count, inputs, acts, sides)
                 whole = count == work.records[job]
-            outputs_and_slopes(theta, before, outcome, goal, witness, job, acts, sides, count, lines)
+            outputs = forward(theta, before, acts, count, False)
+            pulls(outputs, outcome, goal, witness, job, sides, count, lines)
             pull = layer(deltas, before, len(widths) - 1, count)[0]
             share = kind(1) / kind(count)
             for i in range(count):
@@ -189,7 +209,7 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
             if len(goal.loss_weights):
                 for i in range(count):
                     pull[i] *= goal.loss_weights[job, records.codes[work.offset[job] + index[i]]]
-            arriving(theta, before, acts, count, deltas)
+            backward(theta, before, acts, count, deltas, False)
             sum_layers(before, acts, inputs, deltas, count, gradient)
             descend(theta, begin, gradient, work, job, step, mean, square)
             if step + 1 == work.snapshot_after[job]:
