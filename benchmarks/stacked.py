@@ -63,11 +63,9 @@ class Round:
 
 
 def per_round(federation: Federation, name: str, strengths: int, seeds: int) -> Round:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     training.plain_loop(federation, rounds=1)  # imports
-    plain = seconds(lambda: training.plain_loop(federation), repeats=2) / training.ROUNDS
-    torch.set_num_threads(threads)
+    with one_thread():
+        plain = seconds(lambda: training.plain_loop(federation), repeats=2) / training.ROUNDS
     alone = [build(config(name, ROUNDS), federation) for _ in range(2)]
     sequential = seconds(lambda: run_rounds(alone.pop()), repeats=2) / ROUNDS
     grid = [config(name, ROUNDS, s, seed) for seed in range(seeds) for s in np.linspace(0, 2, strengths)]
@@ -141,10 +139,14 @@ def print_limit(federation: Federation, found: Round) -> None:
 
 def growth() -> list[Result]:
     """One run with more and more clients of 50 records each."""
+
+    def cost(clients: int) -> float:
+        stacks = [build_stacked([config("synthetic", 1)], made_up(clients)) for _ in range(3)]
+        return seconds(lambda: run_stacked(stacks.pop(), threads=THREADS), repeats=3) / clients
+
     costs = {}
     for clients in (100, 300, 1000, 3000, 10_000):
-        stacks = [build_stacked([config("synthetic", 1)], made_up(clients)) for _ in range(3)]
-        costs[clients] = seconds(lambda s=stacks: run_stacked(s.pop(), threads=THREADS), repeats=3) / clients  # type: ignore[misc]
+        costs[clients] = cost(clients)
         print(f"  {clients} clients of 50 records: {costs[clients] * 1e6:.0f} µs a client and round")
     return [Result("10,000 clients: cost of a client, in that of 1,000", costs[10_000] / costs[1000], 1.3, "×", False)]
 
@@ -219,8 +221,5 @@ def arithmetic_limit() -> float:
     """Operations a second that a large product of single-precision matrices reaches on one core."""
     size = 1500
     a, b = torch.rand(size, size), torch.rand(size, size)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    best = seconds(lambda: a @ b, repeats=5)
-    torch.set_num_threads(threads)
-    return 2 * size**3 / best
+    with one_thread():
+        return 2 * size**3 / seconds(lambda: a @ b, repeats=5)

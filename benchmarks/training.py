@@ -18,6 +18,7 @@ from privfair.datasets.records import Federation
 from privfair.datasets.registry import load
 from privfair.experiment import run as run_rounds
 from privfair.setting import build
+from privfair.threads import one_thread
 
 ROUNDS = 3
 EPOCHS = 10
@@ -30,11 +31,9 @@ def run() -> list[Result]:
         print("  skipped: PRIVFAIR_DATA does not point to the COMPAS file")
         return []
     federation = load("compas")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as our engine does: for tensors this small threads only wait for each other
     plain_loop(federation, rounds=1)  # torch.optim imports for seconds when it is first used
-    plain = seconds(lambda: plain_loop(federation), repeats=3)
-    torch.set_num_threads(threads)
+    with one_thread():  # as our engine does: for tensors this small threads only wait for each other
+        plain = seconds(lambda: plain_loop(federation), repeats=3)
     config = Config.build(
         {
             "data": {"name": "compas"},

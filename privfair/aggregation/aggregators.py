@@ -118,11 +118,10 @@ class ServerAggregator:
     def check(self, contribution: bytes, length: int, name: str) -> None:
         """Raise the error that tells why this is no contribution of so many values, if it is none."""
         read = self._checked(contribution, name)
-        found = read.header.length
+        if read.length != length:
+            raise WrongLength(name, f"must have {length} values", read.length, "Same model?")
         if type(contribution) is bytes and len(contribution) <= SMALL and len(self._known) < MOST_KNOWN:
             self._known[id(contribution)] = (contribution, read)
-        if found != length:
-            raise WrongLength(name, f"must have {length} values", found, "Same model?")
 
     def require_readable(self, contribution: bytes, weight: float, name: str) -> None:
         """Raise the error that `add` would raise for this contribution, or if it is of another weight than asked for.

@@ -62,7 +62,7 @@ class Profile:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be a feature."""
+        """Whether something can be made of its values; a feature, unless there is a `reason` against it."""
         return self.kind in ("numeric", "categories")
 
 

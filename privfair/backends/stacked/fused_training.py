@@ -80,19 +80,27 @@ def layer(buffer, before, level, count):  # type: ignore[no-untyped-def]
 
 
 @njit(**RULES)
+def linear(theta, before, level):  # type: ignore[no-untyped-def]
+    """Weights, (units, inputs), and bias between a layer and the next one, within all parameters or a gradient."""
+    start = 0
+    for earlier in range(level):
+        start += (before[earlier + 1] - before[earlier] + 1) * (before[earlier + 2] - before[earlier + 1])
+    inputs, units = before[level + 1] - before[level], before[level + 2] - before[level + 1]
+    middle = start + units * inputs
+    return theta[start:middle].reshape(units, inputs), theta[middle : middle + units]
+
+
+@njit(**RULES)
 def forward(theta, before, acts, count, alone):  # type: ignore[no-untyped-def]
     """Fill every layer but the input, and return the outputs; `alone`: each record by itself, to the last bit."""
-    start, last = 0, len(before) - 2
+    last = len(before) - 2
     for level in range(last):
+        weights, bias = linear(theta, before, level)
         given, out = layer(acts, before, level, count), layer(acts, before, level + 1, count)
-        middle = start + len(out) * len(given)
-        end = middle + len(out)
-        weights, bias = theta[start:middle].reshape(len(out), len(given)), theta[middle:end]
         if alone:
             forward_layer_alone(weights, bias, given, out, level < last - 1)
         else:
             forward_layer(weights, bias, given, out, level < last - 1)
-        start = end
     return layer(acts, before, last, count)[0]
 
 
@@ -110,13 +118,10 @@ def pulls(outputs, outcome, goal, witness, job, sides, count, lines):  # type: i
 @njit(**RULES)
 def backward(theta, before, acts, count, deltas, alone):  # type: ignore[no-untyped-def]
     """Fill every layer but the input with what arrives there; that of the output is given."""
-    start = len(theta)
-    for level in range(len(before) - 2, 1, -1):
-        given, arrived = layer(acts, before, level - 1, count), layer(deltas, before, level, count)
-        size = len(arrived) * len(given)
-        start -= size + len(arrived)
-        weights = theta[start : start + size].reshape(len(arrived), len(given))
-        leaving = layer(deltas, before, level - 1, count)
+    for level in range(len(before) - 3, 0, -1):
+        weights, _ = linear(theta, before, level)
+        given, arrived = layer(acts, before, level, count), layer(deltas, before, level + 1, count)
+        leaving = layer(deltas, before, level, count)
         if alone:
             backward_layer_alone(weights, given, arrived, leaving)
         else:
@@ -126,17 +131,13 @@ def backward(theta, before, acts, count, deltas, alone):  # type: ignore[no-unty
 @njit(**RULES)
 def sum_layers(before, acts, inputs, deltas, count, gradient):  # type: ignore[no-untyped-def]
     """The gradient, from what was given to each layer and what arrives at the next; `inputs`: features by records."""
-    start = 0
     for level in range(len(before) - 2):
+        weights, bias = linear(gradient, before, level)
         given, arrived = layer(acts, before, level, count), layer(deltas, before, level + 1, count)
-        middle = start + len(arrived) * len(given)
-        end = middle + len(arrived)
-        weights, bias = gradient[start:middle].reshape(len(arrived), len(given)), gradient[middle:end]
         if level == 0:
             sum_layer(arrived, inputs[: given.size].reshape(count, len(given)), weights, bias)
         else:
             sum_layer(arrived, given.T, weights, bias)
-        start = end
 
 
 @njit(**RULES)
