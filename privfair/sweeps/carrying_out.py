@@ -18,8 +18,9 @@ from privfair.setting import build
 from privfair.sweeps.budgets import require_no_budget
 from privfair.sweeps.jobs import Job, Key
 from privfair.sweeps.journal import Journal
+from privfair.sweeps.pool import Report
 from privfair.sweeps.rows import Ended, Row
-from privfair.sweeps.runner import Report, run_many
+from privfair.sweeps.runner import run_many
 
 Started = Callable[[int, int], None]  # called with (runs that are there already, all runs)
 Finished = Callable[[Job, Row], None]

@@ -18,8 +18,7 @@ from accountant import Budget, Ledger
 from accountant.audit import audit
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.sweeps import Grid, Job, carry_out, run_many, runner
-from privfair.sweeps.pool import in_processes
+from privfair.sweeps import Grid, Job, carry_out, run_many, stacks
 from privfair.sweeps.rows import NOTIONS
 
 TINY = ["data.records=24", "data.clients=3", "federation.rounds=2", "run.engine=local"]
@@ -52,24 +51,12 @@ def test_a_pool_gives_the_same_rows_and_survives_a_bad_run() -> None:
     told: list[float] = []
     pooled = dict(run_many(configs, "local", 2, told.append))
     alone = dict(run_many(configs, "local", 1))
-    assert told == [1.0, 1.0, 1.0]
+    assert sum(told) == 3.0
     for row in (*pooled.values(), *alone.values()):
         row.pop("seconds", None)
     assert pooled == alone
     assert pooled[1]["status"] == "failed"
     assert "nonsense" in pooled[1]["reason"]
-
-
-def _dies_on_three(number: int) -> dict[str, Any]:
-    if number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return {"number": number}
-
-
-def test_a_worker_that_is_killed_costs_its_own_run_only() -> None:
-    rows = dict(in_processes(_dies_on_three, range(5), 2))
-    assert {i: row.get("number") for i, row in rows.items()} == {0: 0, 1: 1, 2: 2, 3: None, 4: 4}
-    assert rows[3] == {"status": "failed", "reason": "The process of this run died, twice: out of memory, or killed."}
 
 
 def test_a_private_run_tells_what_it_spent(tmp_path: Path) -> None:
@@ -121,14 +108,14 @@ def test_the_stacked_engine_is_the_default_of_a_sweep() -> None:
 
 
 def test_stacks_take_about_a_minute() -> None:
-    assert runner.next_stack(32, 1.0) == 64  # at most twice as many
-    assert runner.next_stack(32, 120.0) == 16
-    assert runner.next_stack(8, 1e5) == runner.LEAST_STACK
-    assert runner.next_stack(256, 0.0) == runner.LARGEST_STACK
+    assert stacks.next_stack(32, 1.0) == 64  # at most twice as many
+    assert stacks.next_stack(32, 120.0) == 16
+    assert stacks.next_stack(8, 1e5) == stacks.LEAST_STACK
+    assert stacks.next_stack(256, 0.0) == stacks.LARGEST_STACK
 
 
 def test_stacks_follow_each_other_and_rounds_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "FIRST_STACK", 2)
+    monkeypatch.setattr(stacks, "FIRST_STACK", 2)
     bad = Config.build({}, [*TINY, "fairness.notion=nonsense"])
     configs = [Config.build({}, [*TINY, f"run.seed={s}"]) for s in range(4)]
     told: list[float] = []
@@ -139,6 +126,30 @@ def test_stacks_follow_each_other_and_rounds_are_told(monkeypatch: pytest.Monkey
     assert len(told) >= 5  # two rounds of each of two stacks, and the run that failed
     alone = dict(run_many(configs, "stacked", 1))
     assert rows[4]["accuracy"] == pytest.approx(alone[3]["accuracy"], abs=1e-6)
+
+
+def test_a_long_sweep_goes_on_in_processes_and_gives_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [Config.build({}, [*TINY, "run.dtype=float64", f"run.seed={s}"]) for s in range(20)]
+    here = dict(run_many(configs, "stacked", 1))
+    monkeypatch.setattr(stacks, "FIRST_STACK", 2)
+    monkeypatch.setattr(stacks, "PROCESSES_PAY", 0.0)
+    told: list[float] = []
+    there = dict(run_many(configs, "stacked", 2, told.append))
+    assert sorted(there) == sorted(here) == list(range(20))
+    assert sum(told) == pytest.approx(20)
+    for number, row in there.items():
+        for name in ("accuracy", "unfairness", "train_objective", "bytes_up", "engine"):
+            expected = here[number][name]
+            assert row[name] == (pytest.approx(expected, abs=1e-9) if isinstance(expected, float) else expected)
+
+
+def test_the_last_stacks_are_shared_by_all_workers() -> None:
+    cut = stacks.Stacks([BASE] * 100, 2)
+    assert len(next(cut)) == stacks.FIRST_STACK
+    cut.took(16, 1.6)
+    assert cut.seconds_left == pytest.approx(8.4)
+    # twice as many at first, then what is left for each of two
+    assert [len(stack) for stack in cut] == [32, 26, 13, 8, 5]
 
 
 PRIVATE = [
@@ -197,9 +208,9 @@ SCRIPT = """
 import math, sys
 from pathlib import Path
 from privfair.config import Config
-from privfair.sweeps import Grid, carry_out, runner
+from privfair.sweeps import Grid, carry_out, stacks
 if __name__ == "__main__":
-    runner.FIRST_STACK = 4
+    stacks.FIRST_STACK = 4
     jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({{}}, {longer}))
     carry_out(jobs, Path(sys.argv[1]), configuration={{"tiny": True}}, workers=2)
 """
@@ -270,7 +281,7 @@ def test_when_it_is_late_no_more_runs_are_begun(engine: str) -> None:
         asked.append(1)
         return len(asked) > 1
 
-    configs = [job.config for job in grid(seeds=runner.FIRST_STACK)][: runner.FIRST_STACK + 3]
+    configs = [job.config for job in grid(seeds=stacks.FIRST_STACK)][: stacks.FIRST_STACK + 3]
     rows = dict(run_many(configs, engine, 1, None, late))
-    assert sorted(rows) == list(range(1 if engine == "local" else runner.FIRST_STACK))
+    assert sorted(rows) == list(range(1 if engine == "local" else stacks.FIRST_STACK))
     assert all(row["status"] == "done" for row in rows.values())
