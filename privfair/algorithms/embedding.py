@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,6 +16,14 @@ from privfair.fairness.embedding import EmbeddingPlan, SealedFeatures
 from privfair.interfaces import Algorithm, Ask, Memory, ServerState, answered
 from privfair.messages import Drift, Embeddings, EmbeddingsRequest, Objective, Tracked
 from privfair.terms import Terms
+
+
+Kept = Callable[[int, Callable[[], SealedFeatures]], SealedFeatures]  # the sum of a round, which is made if need be
+
+
+def made_anew(number: int, make: Callable[[], SealedFeatures]) -> SealedFeatures:
+    """For a run whose rounds are whole or never were."""
+    return make()
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,13 @@ class EmbeddingTracking(Plain):
     plan: EmbeddingPlan
     drift: Drift
     adder: ServerAggregator | None = None  # None: nobody has keys yet
+    kept: Kept = made_anew
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """The sum over the clients that answered, broadcast."""
-        if self.adder is None:
-            raise InputError("tracker", "must have somebody who adds the vectors", None)
+        return Tracked(self.kept(state.round, lambda: self._asked(state, ask)), self.drift), state.algorithm
+
+    def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
         terms, cells = state.terms, takes_part(state.terms)
         noise = None if terms.embedding is None else terms.embedding.noise
         room = self.plan.room_beside(noise)
@@ -54,10 +64,9 @@ class EmbeddingTracking(Plain):
         def request(client: int) -> EmbeddingsRequest:
             return EmbeddingsRequest(state.round, state.model, cells[client], noise)
 
-        replies = answered(Embeddings, clients, ask(clients, request))
-        return Tracked(self._broadcast(terms, cells, replies), self.drift), state.algorithm
+        return self._sum(terms, cells, answered(Embeddings, clients, ask(clients, request)))
 
-    def _broadcast(self, terms: Terms, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]) -> SealedFeatures:
+    def _sum(self, terms: Terms, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]) -> SealedFeatures:
         if self.adder is None:
             raise InputError("tracker", "must have somebody who adds the vectors", None)
         there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
@@ -80,6 +89,6 @@ def takes_part(terms: Terms) -> NDArray[np.int64]:
     return (terms.cells > 0).astype(np.int64)
 
 
-def with_adder(algorithm: Algorithm, adder: ServerAggregator | None) -> Algorithm:
-    """The algorithm, with who adds its vectors, where it has any."""
-    return replace(algorithm, adder=adder) if isinstance(algorithm, EmbeddingTracking) else algorithm
+def with_adder(algorithm: Algorithm, adder: ServerAggregator | None, kept: Kept = made_anew) -> Algorithm:
+    """The algorithm, with who adds its vectors and who keeps their sum, where it has any."""
+    return replace(algorithm, adder=adder, kept=kept) if isinstance(algorithm, EmbeddingTracking) else algorithm

@@ -88,9 +88,12 @@ def load(
     members = membership(table, roles.conditions)
     notes += [*encoding_notes, *(n for group in groups for n in other_group_note(group, table.column(group.name)))]
     notes += [*group_notes(attributes, codes), *condition_notes(tuple(roles.conditions), members), *split_notes]
+    positive = "" if declaration.positive is None else str(declaration.positive)
     return assemble(
         "csv",
-        Schema(names, declaration.task, label, ends, attributes, tuple(roles.conditions), declaration.inferred),
+        Schema(
+            names, declaration.task, label, ends, attributes, tuple(roles.conditions), declaration.inferred, positive
+        ),
         Records(encoded, labels.astype(np.float32), codes, members),
         client_of=table.column(client) if client is not None else ["all"] * len(table),
         tested=tested,

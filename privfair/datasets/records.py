@@ -91,7 +91,8 @@ class Schema:
     """What the numbers in `Records` mean.
 
     It is declared before any data are read. `inferred` says that it was taken from the data instead: right for a
-    simulation, but then no privacy statement covers what the schema itself tells about the records.
+    simulation, but then no privacy statement covers what the schema itself tells about the records. `positive` is the
+    value that label 1 stands for, where the owner chose it.
     """
 
     features: tuple[str, ...]
@@ -101,6 +102,7 @@ class Schema:
     sensitive: tuple[SensitiveAttribute, ...]
     conditions: tuple[str, ...] = ()
     inferred: bool = False
+    positive: str = ""
 
     def __post_init__(self) -> None:
         """Check what can be checked without data."""
@@ -158,7 +160,8 @@ class ClientData:
 class Federation:
     """Clients whose records share one schema; `notes` say what the preprocessing did.
 
-    The `encoder`, where there is one, makes features of further raw rows, as the loader did of these.
+    The `encoder`, where there is one, makes features of further raw rows, as the loader did of these. `loaded`: who
+    holds which record follows from the options of a dataset in the registry.
     """
 
     name: str
@@ -166,6 +169,7 @@ class Federation:
     clients: tuple[ClientData, ...]
     notes: tuple[str, ...] = ()
     encoder: Encoder | None = None
+    loaded: bool = False
 
     def __post_init__(self) -> None:
         """Check that every client's records fit the schema, and that the encoder does."""
@@ -197,4 +201,5 @@ class Federation:
             for client in self.clients
         ]
         schema = {**asdict(self.schema), "label_range": [float(end) for end in self.schema.label_range]}
+        del schema["positive"]  # the labels tell
         return fingerprint(schema, arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from accountant.errors import InputError
@@ -32,7 +33,7 @@ def load(name: str, /, *, seed: int = 0, test_fraction: float = 0.25, **options:
         if default is REQUIRED and option not in options:
             remedy = f"{name} needs: {', '.join(o for o, d in known.items() if d is REQUIRED)}."
             raise InputError(f"option {option}", f"must be given for {name}", "nothing", remedy)
-    return dataset.load(seed=seed, test_fraction=share, **options)
+    return replace(dataset.load(seed=seed, test_fraction=share, **options), loaded=True)
 
 
 def find(name: str) -> Dataset:

@@ -21,7 +21,7 @@ from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.plan import holders, schema_from_json, shared_plan
 from privfair.deployment.possessions import key_path, require_scheme
 from privfair.deployment.remote import Link, Remote
-from privfair.deployment.sums import Recorded, Sums
+from privfair.deployment.sums import FeatureSum, Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.interfaces import Absence, ServerState, answered
 from privfair.messages import (
@@ -165,7 +165,7 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     remote.check = _Check(check, adder, replica, feature_adder)
     server = Server(
         remote,
-        with_adder(parts.algorithm, feature_adder),
+        with_adder(parts.algorithm, feature_adder, FeatureSum(folder / "features.npz").kept),
         parts.optimizer,
         parts.plan,
         adder,

@@ -213,7 +213,7 @@ class Holder:
     # ---- parts
 
     def _session(self, run: str, memory: Remembered | None) -> AbstractContextManager[Session]:
-        schema = self.federation.schema
-        name = run_name(run, definition(self.config, schema, None), inferred=schema.inferred)
+        division = definition(self.config, self.federation, None)
+        name = run_name(run, division, inferred=self.federation.schema.inferred)
         ledger_id, rows = (None, 0) if memory is None else (memory.ledger_id, memory.rows)
         return session(self.config, self.federation, self.parts, self.me, name, ledger_id, rows)

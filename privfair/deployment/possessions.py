@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from accountant.errors import InputError
@@ -21,7 +22,7 @@ def own_records(config: Config, name: str) -> Federation:
         parts = {name: ClientData(name, whole.train, whole.test)}
     if name not in parts:
         raise InputError("client", "must have records in the data", name)
-    return Federation(found.name, found.schema, (parts[name],), found.notes, found.encoder)
+    return replace(found, clients=(parts[name],))
 
 
 def own_key(config: Config, *, quantise: bool | None = None) -> ClientKeys:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from privfair.fairness.embedding import SealedFeatures
 from privfair.interfaces import ServerState
 from privfair.messages import Model, Sealed
 from privfair.round import Keeper
@@ -43,6 +45,44 @@ class Sums:
             numbers = {"share": np.array([share]), "step": np.array([step])}
             write_arrays(self._path(number), {"total": np.frombuffer(total, dtype=np.uint8), **numbers})
         return known or Sealed(number, total, share, step)
+
+
+@dataclass(frozen=True)
+class FeatureSum:
+    """The last sum of features, on the server's disk before anybody sees it.
+
+    A server that stops in the middle of a round has told that sum to some. If it asked again, somebody might be away:
+    two sums of the same vectors, one without that client's, tell its own, with no more noise than its share.
+    """
+
+    path: Path
+
+    def kept(self, number: int, make: Callable[[], SealedFeatures]) -> SealedFeatures:
+        """The sum of this round: the one that is written down, or a new one, which then is."""
+        if self.path.is_file():
+            arrays = read_arrays(self.path)
+            if int(arrays["round"][0]) == number:
+                return SealedFeatures(
+                    kernel=arrays["kernel"].tobytes().decode(),
+                    strength=float(arrays["strength"][0]),
+                    total=arrays["total"].tobytes(),
+                    shares=arrays["shares"],
+                    counts=arrays["counts"],
+                    records=float(arrays["records"][0]),
+                )
+        made = make()
+        single = {"round": number, "strength": made.strength, "records": made.records}
+        text = {"kernel": made.kernel.encode(), "total": made.total}
+        write_arrays(
+            self.path,
+            {
+                **{name: np.array([value]) for name, value in single.items()},
+                **{name: np.frombuffer(value, dtype=np.uint8) for name, value in text.items()},
+                "shares": made.shares,
+                "counts": made.counts,
+            },
+        )
+        return made
 
 
 @dataclass

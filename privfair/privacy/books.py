@@ -99,7 +99,8 @@ def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
     for comparison in cells.comparisons:
         for group, cell in enumerate(comparison.cells):
             groups[cell] = schema.sensitive[comparison.attribute].values[group]
-    return tuple(label_of(cells, attributes, tuple(groups), cell) for cell in range(len(cells)))
+    label = f"{schema.label} is {schema.positive}" if schema.positive else schema.label
+    return tuple(label_of(cells, attributes, tuple(groups), label, cell) for cell in range(len(cells)))
 
 
 def budget_at_hand(config: Config, name: str) -> tuple[str, str, Budget | None]:
@@ -127,19 +128,22 @@ def dataset_name(config: Config, name: str) -> str:
     return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
 
 
-def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
+def definition(config: Config, federation: Federation, notion: Notion | None) -> str:
     """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
-    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
-    named in the configuration); what the known ones call a set never changes.
+    same records differently nothing excludes anything. Of a federation that was not loaded by the configuration's options
+    the names of its clients are what can be told. `notion`: one of the user's own, with sets of its own (given, or named
+    in the configuration); the sets of the known ones follow from the label, which is in the names of groups.
     """
+    schema = federation.schema
     notion = notion or own_notion(config.fairness.notion, schema)
     dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
     options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
     own = None if notion is None else [notion.name, *(s.name for s in notion.sets)]
     groups = [[attribute.name, list(attribute.values)] for attribute in schema.sensitive]
-    text = json.dumps([config.data.name, options, groups, own], sort_keys=True)
+    holders = [] if federation.loaded else [[client.name for client in federation.clients]]
+    text = json.dumps([config.data.name, options, groups, own, *holders], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 

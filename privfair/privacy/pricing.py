@@ -36,17 +36,19 @@ def update_event(sampling_rate: float, noise_multiplier: float, adjacency: Adjac
     return PoissonSampled(sampling_rate, Gaussian(noise_multiplier, 2.0, adjacency), presence_sensitivity=1.0)
 
 
-def label_of(cells: Cells, attributes: tuple[str, ...], groups: tuple[str, ...], cell: int) -> str:
+def label_of(cells: Cells, attributes: tuple[str, ...], groups: tuple[str, ...], label: str, cell: int) -> str:
     """The payer of a cell, "attribute=value": cells of exclusive sets exclude each other, others add up.
 
     `attributes` are plain names already. Two groups of one attribute whose names meet pay together: the safe side.
+    Sets that exclude each other do so for one label only, the column and what counts as 1 in it: `label`. Those of
+    another label overlap with them, and add up.
     """
     comparison = next(c for c in cells.comparisons if cell in c.cells)
     attribute, group = attributes[comparison.attribute], plain_name(groups[cell])
     exclusive = cells.notion.sets_of_a_record == 1 and len(cells.notion.sets) > 1
     if not exclusive:
         return f"{attribute}={group}"
-    return f"{attribute},set={group},{plain_name(cells.notion.sets[comparison.condition].name)}"
+    return f"{attribute},{plain_name(label)}={group},{plain_name(cells.notion.sets[comparison.condition].name)}"
 
 
 def plain_name(name: str) -> str:

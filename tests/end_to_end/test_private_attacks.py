@@ -18,10 +18,13 @@ from accountant.errors import InputError, Refused
 from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
 from accountant.signing import OwnerKey
+from accountant.spending import worst_record
 from privfair.clients import client
 from privfair.config import Config
+from privfair.datasets import load
 from privfair.datasets.records import Federation, Records
-from privfair.fairness.notions import ConditioningSet, Notion
+from privfair.fairness.cells import Cells
+from privfair.fairness.notions import EQUALIZED_ODDS, ConditioningSet, Notion
 from privfair.models import torch_seeded
 from privfair.privacy.books import cell_labels
 from privfair.run_directory import RunDirectory
@@ -82,6 +85,29 @@ def test_a_budget_holds_for_one_division_of_the_records(tmp_path: Path, url: str
         privfair.train(**sections, data={**data, "client": "city"})
     assert url_rows(url) == before
     privfair.train(**sections, data={**data, "client": "site"}, fairness={"notion": "equalized_odds"})  # same division
+
+
+def test_a_budget_holds_for_one_division_of_records_that_are_given(url: str) -> None:
+    """The same records under other clients' names, from Python: no option tells of it."""
+    given = toy(records=100)
+    with Ledger(url) as ledger:
+        ledger.set_budget(given.name, Budget(50.0, 1e-6))
+    sections: dict[str, Any] = {"privacy": {"epsilon": 2.0}, "federation": QUICK, "run": {"ledger": url}}
+    privfair.train(**sections, dataset=given)
+    clients = tuple(replace(client, name=f"city {client.name}") for client in given.clients)
+    with pytest.raises(Refused, match="divided its records among clients or groups differently"):
+        privfair.train(**sections, dataset=replace(given, clients=clients))
+
+
+def test_sets_of_another_label_add_up(tmp_path: Path) -> None:
+    """Who is in "label 1" of one label may be in "label 0" of another, and has paid for both."""
+    data = people(tmp_path / "people.csv")
+    other = {**data, "schema": {**data["schema"], "positive": "0"}}
+    schemas = [load("csv", **{k: v for k, v in d.items() if k != "name"}).schema for d in (data, other)]
+    schemas.append(replace(schemas[0], label="z"))
+    spent = {("a", label): 1.0 for schema in schemas for label in cell_labels(Cells.of(EQUALIZED_ODDS, schema), schema)}
+    assert len(spent) == 3 * 4
+    assert worst_record(spent)[0] == pytest.approx(3.0)  # one cell of each of the three labels
 
 
 def test_data_with_a_fingerprint_have_one_name(tmp_path: Path, url: str) -> None:

@@ -109,6 +109,38 @@ def test_the_round_goes_on_and_encrypted_is_plain(tmp_path: Path, fault: str) ->
             np.testing.assert_array_equal(results[1][holder][name], values)
 
 
+class Stopped(BaseException):
+    """The server's machine goes off."""
+
+
+def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path: Path) -> None:
+    """Another sum of that round, without one client, would tell that client's vector, with its own share of noise."""
+    noise = {"prediction_noise": 5.0, "count_noise": 0.5, "noise_multiplier": 1.0, "sampling_rate": 0.5, "min_count": 1}
+    shares = {"privacy": {**noise, "distributed_noise": True, "smallest_cohort": 3}}
+    told: list[bytes] = []
+    again: list[bool] = []
+
+    def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        what = order(message)
+        if what == ("training", 1) and node == 100:
+            (request,) = singles(decode_request(unwrap(message)["request"][0]))  # type: ignore[index, arg-type]
+            told.append(request.objective.shared.total)  # type: ignore[union-attr]
+        if what == ("training", 1) and node == 101 and not again:
+            again.append(True)
+            raise Stopped  # the first client has heard the sum
+        if again and what == ("embeddings", 1) and node == 102:
+            return None
+        return answer()
+
+    found = deployment(tmp_path, ENCRYPTED, {"fairness": {"tracker": "embedding"}}, shares, meddle=meddle)
+    with pytest.raises(Stopped):
+        found.serve()
+    checkpoint = found.serve()
+    assert checkpoint.round == 3
+    assert len(told) == 2
+    assert told[0] == told[1] != b""
+
+
 @pytest.mark.parametrize("reply", [lost, late], ids=["dead", "slow"])
 def test_nothing_is_released_twice(tmp_path: Path, reply: Reply) -> None:
     found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "scores", 1, reply))

@@ -29,8 +29,9 @@ def test_the_ledgers_password_is_not_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("inferred", [False, True])
 def test_the_name_of_a_run_tells_whether_its_schema_was_inferred(inferred: bool) -> None:
-    schema = replace(load("synthetic", records=20).schema, inferred=inferred)
-    name = Credentials.new(Config.build({}), schema, None).run
+    loaded = load("synthetic", records=20)
+    federation = replace(loaded, schema=replace(loaded.schema, inferred=inferred))
+    name = Credentials.new(Config.build({}), federation, None).run
     assert has_inferred_schema(name) is inferred
-    assert division_of(name) == books.definition(Config.build({}), schema, None)
+    assert division_of(name) == books.definition(Config.build({}), federation, None)
     assert run_name(beginning_of(name), division_of(name), inferred=inferred) == name
