@@ -85,7 +85,12 @@ def calibrate(
         Counts, typer.Option(help="Noise on the counts; public counts are accounted under replace-one.")
     ] = Counts.LAPLACE,
     score_range: Annotated[float, typer.Option(help="Width of the range scores are clipped to.")] = 1.0,
-    conditioning_sets: Annotated[int, typer.Option(min=1, help="How many a record can be in.")] = 1,
+    notion: Annotated[
+        str, typer.Option(help="Fairness notion of the run: of some, all records are counted beside the groups.")
+    ] = "statistical_parity",
+    conditioning_sets: Annotated[
+        int, typer.Option(min=1, help="How many a record can be in, times sensitive attributes.")
+    ] = 1,
     updates_noise: Annotated[float, typer.Option(help="Noise multiplier, relative to the other channels.")] = 1.0,
     predictions_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 1.0,
     counts_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 10.0,
@@ -121,14 +126,15 @@ def calibrate(
     unit = "client" if updates is Updates.CLIENT_LEVEL else "record"
     if unit == "client":
         _require_alone(predictions, counts)
+    releases = rounds * conditioning_sets  # a record is in a message of each of its sets
     if tracker is Tracker.EMBEDDING:
-        fairness = _embeddings(predictions, rounds * conditioning_sets, predictions_noise, adjacency)
+        fairness = _embeddings(predictions, releases, predictions_noise, adjacency)
     else:
-        fairness = _predictions(predictions, rounds, samples_rate, score_range, predictions_noise, adjacency)
+        fairness = _predictions(predictions, releases, samples_rate, score_range, predictions_noise, adjacency)
     plan = [
         _updates(updates, rounds, local_steps, sampling_rate, updates_noise, adjacency),
         fairness,
-        _counts(counts, conditioning_sets, counts_noise),
+        _counts(counts, conditioning_sets + _total_is_told(notion, conditioning_sets), counts_noise),
     ]
     channels = _fix([channel for channel in plan if channel is not None], fixed or [])
     if not channels:
@@ -180,8 +186,8 @@ def _updates(kind: Updates, rounds: int, local_steps: int, rate: float, noise: f
     return Channel("updates", event, rounds * local_steps)
 
 
-def _predictions(kind: Noise, rounds: int, rate: float, width: float, noise: float, adjacency: Any) -> Channel | None:
-    """Scores clipped to a range, each record's with probability `rate`; one record moves one score."""
+def _predictions(kind: Noise, releases: int, rate: float, width: float, noise: float, adjacency: Any) -> Channel | None:
+    """Scores clipped to a range, each record's with probability `rate`; one record moves one score of a message."""
     from accountant.calibration import Channel
     from accountant.events import FixedSizeSampled, Gaussian, Laplace, PoissonSampled
     from accountant.neighbouring import Adjacency
@@ -198,7 +204,7 @@ def _predictions(kind: Noise, rounds: int, rate: float, width: float, noise: flo
         event = FixedSizeSampled(ratio.numerator, ratio.denominator, noisy)
     else:
         event = PoissonSampled(rate, noisy)
-    return Channel("predictions", event, rounds)
+    return Channel("predictions", event, releases)
 
 
 def _embeddings(kind: Noise, releases: int, noise: float, adjacency: Any) -> Channel | None:
@@ -217,6 +223,19 @@ def _embeddings(kind: Noise, releases: int, noise: float, adjacency: Any) -> Cha
     # with the rounding of the most features there can be: a run with fewer needs no more noise
     sensitivity = VectorNoise(1.0, MOST).sensitivity(adjacency) / DEFAULT_STEPS
     return Channel("embeddings", Gaussian(noise, sensitivity, adjacency), releases)
+
+
+def _total_is_told(name: str, conditioning_sets: int) -> bool:
+    """Whether clients tell how many records they have beside the counts of groups, which do not add up to it.
+
+    With several sets it is supposed, the safe side: sets that a record can be in together hardly ever cover all.
+    """
+    from privfair.fairness.notions import NAMES, known_notion
+
+    if name not in NAMES:
+        raise InputError("--notion", "must be a known notion", name, f"Known: {', '.join(NAMES)}.")
+    notion = known_notion(name)
+    return notion is None or not notion.partition or conditioning_sets > 1
 
 
 def _counts(kind: Counts, sets: int, noise: float) -> Channel | None:

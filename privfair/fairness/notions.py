@@ -91,6 +91,11 @@ _FIXED = {n.name: n for n in (STATISTICAL_PARITY, RISK_PARITY, *_NEEDS_LABELS)}
 NAMES = (*_FIXED, "conditional_statistical_parity")
 
 
+def known_notion(name: str) -> Notion | None:
+    """The notion of this name that is the same for all data; None for one whose sets the data declare."""
+    return _FIXED.get(name)
+
+
 def notion_by_name(name: str, schema: Schema) -> Notion:
     """The notion of this name for data of this schema.
 

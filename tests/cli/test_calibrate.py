@@ -81,6 +81,23 @@ def test_sums_of_features_are_not_sampled_and_bounded_by_one_record():
     assert public["embeddings"]["sensitivity"] == pytest.approx(2 + 8 / 1024)
 
 
+@pytest.mark.parametrize(
+    ("choice", "releases", "counted"),
+    [
+        ((), 10, 1.0),
+        (("--notion", "equalized_odds"), 10, 1.0),
+        (("--notion", "equal_opportunity"), 10, 2.0),
+        (("--notion", "conditional_statistical_parity", "--conditioning-sets", "3"), 30, 4.0),
+        (("--conditioning-sets", "2"), 20, 3.0),
+    ],
+)
+def test_sets_that_overlap_are_paid_for_one_by_one(choice, releases, counted):
+    """As `privfair train` prices them: `Cells.count_overlap`, and a message of scores for each set of a record."""
+    channels = answer("--method", "rdp", "--rounds", "10", "--local-steps", "1", *choice)["channels"]
+    assert channels["predictions"]["releases"] == releases
+    assert channels["counts"]["event"]["sensitivity"] == counted
+
+
 def test_whole_clients_release_one_update_a_round():
     found = answer(
         "--method", "rdp", "--updates", "client_level", "--counts", "public", "--predictions", "unused", "--rounds", "7"
