@@ -24,7 +24,7 @@ from privfair.kernels.parse import parse_kernel
 from privfair.metering import Metered
 from privfair.models import FlatModel
 from privfair.parts import Parts
-from privfair.privacy.books import Books, definition, entropy_of, require_no_budget
+from privfair.privacy.books import Books, entropy_of, named_run, require_no_budget
 from privfair.privacy.desk import Desk
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.private_side import PrivateSide
@@ -32,7 +32,6 @@ from privfair.privacy.refusals import require_decided, require_separate
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
 from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Server
-from privfair.run_names import run_name
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Credentials:
     def new(config: Config, federation: Federation, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
         begun = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-        run = run_name(begun, definition(config, federation, notion), inferred=federation.schema.inferred)
+        run = named_run(begun, config, federation, notion)
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(run, new_keys(config.scheme) if own else None)
 

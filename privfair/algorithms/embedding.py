@@ -17,7 +17,6 @@ from privfair.interfaces import Algorithm, Ask, Memory, ServerState, answered
 from privfair.messages import Drift, Embeddings, EmbeddingsRequest, Objective, Tracked
 from privfair.terms import Terms
 
-
 Kept = Callable[[int, Callable[[], SealedFeatures]], SealedFeatures]  # the sum of a round, which is made if need be
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent
+from privfair.run_names import require_whole_noise
 
 if TYPE_CHECKING:
     from accountant.books import DatasetState
@@ -75,6 +76,7 @@ def set_budget(
         )
         if fingerprint:
             books.register(name, fingerprint=fingerprint, renew=changed)
+        require_whole_noise(name, books.runs(name))
         books.set_budget(name, budget, reason=reason)
         _print(books, [books.dataset(name)], as_json, single=True)
 

@@ -48,10 +48,18 @@ class Embedder:
                 continue
             mine = psi[membership[:, cell]] if asked else psi[:0]
             if noise is not None:
-                total[cell] = noise.release(grid_sum(mine, noise.steps), entropy)
+                total[cell] = noise.release(self._in_room(grid_sum(mine, noise.steps), noise), entropy)
             else:
                 total[cell] = grid_sum(mine, self.plan.steps) if self._whole else mine.sum(axis=0)
         return self._aggregator.contribute(total.reshape(-1), 1.0)
+
+    def _in_room(self, whole: NDArray[np.int64], noise: VectorNoise) -> NDArray[np.int64]:
+        """The sum, cut before its noise, which others count on. No two sums get farther apart by that.
+
+        Rooms are planned from released counts: a client may have more records than that.
+        """
+        room = self.plan.room_beside(noise)
+        return whole if room is None else np.clip(whole, -room * noise.steps, room * noise.steps)
 
     def total(self, message: bytes) -> FloatArray:
         """The sum of vectors in a message, in steps of the grid; one of too few clients is refused."""

@@ -37,10 +37,9 @@ from privfair.deployment.possessions import own_key, own_records
 from privfair.deployment.session import Session, session
 from privfair.deployment.work import OVER, UNOPENED, Curable, Work
 from privfair.parts import Parts
-from privfair.privacy.books import definition, entropy_of, require_no_budget
+from privfair.privacy.books import entropy_of, named_run, require_no_budget
 from privfair.privacy.refusals import require_decided, require_separate
 from privfair.request_wire import decode_request
-from privfair.run_names import run_name
 
 RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
@@ -213,7 +212,6 @@ class Holder:
     # ---- parts
 
     def _session(self, run: str, memory: Remembered | None) -> AbstractContextManager[Session]:
-        division = definition(self.config, self.federation, None)
-        name = run_name(run, division, inferred=self.federation.schema.inferred)
+        name = named_run(run, self.config, self.federation, None)
         ledger_id, rows = (None, 0) if memory is None else (memory.ledger_id, memory.rows)
         return session(self.config, self.federation, self.parts, self.me, name, ledger_id, rows)

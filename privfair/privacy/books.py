@@ -25,7 +25,7 @@ from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.desk import Desk
 from privfair.privacy.pricing import PriceList, label_of, plain_name
 from privfair.randomness import stream
-from privfair.run_names import division_of
+from privfair.run_names import division_of, require_whole_noise, run_name
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Books:
                 _require_real(config, federation.schema, dataset)
                 _require_its_unit(config, dataset, state.neighbouring)
                 _require_same_partition(ledger, dataset, run)
+                require_whole_noise(dataset, ledger.runs(dataset))
             fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
             _require_its_name(ledger, config, key, dataset)
             if seeded and not state.simulation:
@@ -128,13 +129,20 @@ def dataset_name(config: Config, name: str) -> str:
     return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
 
 
+def named_run(beginning: str, config: Config, federation: Federation, notion: Notion | None) -> str:
+    """The name of a run in the ledger."""
+    inferred, shares = federation.schema.inferred, config.privacy.distributed_noise
+    return run_name(beginning, definition(config, federation, notion), inferred=inferred, shares=shares)
+
+
 def definition(config: Config, federation: Federation, notion: Notion | None) -> str:
     """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
-    same records differently nothing excludes anything. Of a federation that was not loaded by the configuration's options
-    the names of its clients are what can be told. `notion`: one of the user's own, with sets of its own (given, or named
-    in the configuration); the sets of the known ones follow from the label, which is in the names of groups.
+    same records differently nothing excludes anything. Of a federation that was not loaded by the options of the
+    configuration the names of its clients are what can be told. `notion`: one of the user's own, with sets of its own
+    (given, or named in the configuration); those of the known ones follow from the label, which groups have in their
+    names.
     """
     schema = federation.schema
     notion = notion or own_notion(config.fairness.notion, schema)

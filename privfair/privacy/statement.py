@@ -289,16 +289,17 @@ def _assumptions(planner: Planner, schema_inferred: bool, two_phases: bool) -> l
         found.append("The schema (groups, labels, categories, ranges) is public.")
     if planner.adjacency is Adjacency.ADD_OR_REMOVE and not two_phases:
         found.append(
-            "The plan was fixed beforehand. Figures by client and group are those of what was released: clients and "
-            "groups that released counts left out paid less."
+            "The plan was fixed beforehand. Figures by client and group, and for a change of group, are those of what "
+            "was released: clients and groups that released counts left out paid less."
         )
     if planner.adjacency is Adjacency.REPLACE_ONE:
         found.append("The owner declared the counts of all groups public.")
     if two_phases:
         found.append(
             "Rates and steps follow from released counts by a public rule. Counts cost a fixed ε, the rest at most "
-            "what is left whatever the counts say: adaptive composition. Figures by client, group and channel are "
-            "those of the plan that the released counts led to."
+            "what is left whatever the counts say: adaptive composition. Figures by client, group and channel, and for "
+            "a change of group, are those of the plan that the released counts led to, as if it had been fixed "
+            "beforehand: they describe it, and are not claimed."
         )
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
-from privfair.reports.audit_remarks import remarks
+from privfair.reports.audit_remarks import remarks, shares
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
@@ -141,6 +141,8 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     if dataset.exceeded:
         return f"The budget is exceeded: {percent(dataset.left)} is left.", "bad"
     kept = f"The budget is kept: {percent(dataset.left)} of it is left."
+    if shares(dataset):
+        return f"{kept} Some noise was in shares, which a budget cannot count: see below.", "care"
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (

@@ -269,5 +269,7 @@ def test_runs_with_an_inferred_schema_are_told(url):
     told = "Runs with “inferred” in their name"
     assert told not in " ".join(run("--ledger", url).stdout.split())
     with Ledger(url) as ledger:
-        ledger.reserve([Spend("free", Gaussian(9.0), run=run_name("20260101-120000-abcd", "0f", inferred=True))])
+        ledger.reserve(
+            [Spend("free", Gaussian(9.0), run=run_name("20260101-120000-abcd", "0f", inferred=True, shares=False))]
+        )
     assert told in " ".join(run("--ledger", url).stdout.split())

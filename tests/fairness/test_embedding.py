@@ -104,6 +104,28 @@ def test_noise_is_on_every_coordinate_and_divided_by_the_records() -> None:
     assert spread == pytest.approx(expected, rel=5 / np.sqrt(2 * 480))
 
 
+def test_a_share_of_noise_is_whole_even_where_the_records_find_no_room() -> None:
+    """Rooms are planned from noisy counts; others count on this client's share, however many records it has."""
+    code = WholeNumbers(3, 2**21)
+    plan = replace(PLAN, features=2, room=code.most // PLAN.steps, cohort=3)
+    client, _ = aggregators("plain", None, fixed_point=code)
+    embedder, noise = Embedder(plan, client), plan.noise(5.0)
+    room = plan.room_beside(noise)
+    assert room is not None
+    psi = plan.unit.values(np.linspace(0, 1, 101))
+    score = np.linspace(0, 1, 101)[np.abs(psi).max(axis=1).argmax()]
+    many = int(2 * room / np.abs(psi).max())
+    sent = {}
+    for count in (0, many):
+        member = np.ones((count, 1), dtype=bool)
+        message = embedder.message(np.full(count, score), member, np.ones(1, dtype=np.int64), noise, seeded(3))
+        sent[count] = client.open(message)
+    records = sent[many] - sent[0]  # the same draws of noise
+    each = np.rint(plan.unit.values([score])[0] * plan.steps)
+    np.testing.assert_array_equal(records, np.clip(many * each, -room * plan.steps, room * plan.steps))
+    assert np.abs(records).max() == room * plan.steps
+
+
 def test_cells_that_are_not_asked_for_are_zero_and_not_heard() -> None:
     client, server = sides("plain", 1)
     embedder = Embedder(PLAN, client)
