@@ -11,6 +11,7 @@ from typing import Any
 from accountant.accountant import Accountant
 from accountant.bounds import Method
 from accountant.errors import InputError
+from accountant.events import Nothing
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from accountant.spending import Spend, attribute_of
 from privfair.aggregation import SINGLE_KEY_WARNING
@@ -50,7 +51,8 @@ def statement(
     what was released is told, but the bound of the plan, which holds for less as well.
     """
     spends = [spend for _, spend in books.ledger.spends(run=books.run)]
-    accountant = account(spends, planner.neighbouring)
+    groups = prices[0].labels if planner.unit is Unit.RECORD else ()
+    accountant = account(spends, planner.neighbouring, groups)
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
@@ -124,11 +126,16 @@ def total_epsilon(
     return {"rdp": claim.rdp, "pld": claim.pld}, True, []
 
 
-def account(spends: Sequence[Spend], neighbouring: Neighbouring) -> Accountant:
-    """An accountant with every row of the run."""
+def account(spends: Sequence[Spend], neighbouring: Neighbouring, groups: Sequence[str] = ()) -> Accountant:
+    """An accountant with every row of the run.
+
+    `groups`: those that there are. Of one that shared nothing for itself it knows that, and what it paid with others.
+    """
     accountant = Accountant(neighbouring.adjacency, neighbouring.unit)
     for s in spends:
         accountant.compose(s.event, s.count, client=s.client, group=s.group, channel=s.channel, round=s.round)
+    for group in dict.fromkeys(groups) if spends else ():
+        accountant.compose(Nothing(), group=group, channel=spends[0].channel)
     return accountant
 
 
