@@ -45,7 +45,7 @@ def run_rounds(
     config, server = setting.config, setting.server
     state, history, before, released = _start(setting, directory)
     if planned and setting.private:
-        planned(plan_report(config, state.terms, setting.private.planner))
+        planned(plan_report(config, state.terms, setting.private.planner, budgeted=setting.private.books.budgeted))
     while state.round < config.federation.rounds:
         state = run_round(state, server)
         due = state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds

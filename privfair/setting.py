@@ -109,7 +109,13 @@ def build(
     else:
         require_separate(cells.notion, federation)
         planner.require_plannable()
-        books = Books.open(config, federation, credentials.run, ledger_id=credentials.ledger_id)
+        books = Books.open(
+            config,
+            federation,
+            credentials.run,
+            ledger_id=credentials.ledger_id,
+            without_noise=planner.without_noise,
+        )
         credentials = replace(credentials, ledger_id=books.ledger.ledger_id)
         private = PrivateSide(planner, books, books.desk(clients, cells, schema, planner.neighbouring, config))
         negotiator = PrivateCounts(planner, private.desk.releases_of_counts)

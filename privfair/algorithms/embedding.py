@@ -56,7 +56,7 @@ class EmbeddingTracking(Plain):
         clients = [int(k) for k in np.flatnonzero(cells.any(axis=1))]
         if terms.embedding is not None:
             clients = terms.embedding.asked(terms.records)
-        if len(clients) < self.plan.cohort:
+        if len(clients) < self.plan.cohort and self.plan.cohort > 1:
             rule = f"must be at most the number of clients that take part, {len(clients)}"
             raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
 

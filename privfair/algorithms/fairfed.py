@@ -55,7 +55,7 @@ class FairFed(Plain):
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """Ask for confusion counts, move the weights; clients follow their own penalty."""
-        everyone = range(state.clients)
+        everyone = [int(k) for k in np.flatnonzero(state.terms.records)]  # without records there is nothing to compare
         tables = measured(everyone, ask(everyone, lambda _: MeasureRequest(state.model, self.measures)), "confusion")
         moved, heard = state.algorithm["weights"].copy(), list(tables)
         if heard:  # who is silent keeps its weight, up to the common factor

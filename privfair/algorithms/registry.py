@@ -57,6 +57,9 @@ def build_algorithm(config: Config, schema: Schema, cells: Cells, embedding: Emb
 def _check_combination(config: Config) -> None:
     """Options that a method would ignore, or that would make it something else."""
     f = config.federation
+    if f.optimizer == "scaffold" and f.local_optimizer != "sgd":
+        rule = "must be sgd with scaffold, whose control variates are means of gradients as plain steps show them"
+        raise InputError("federation.local_optimizer", rule, f.local_optimizer, "Use sgd, or another optimizer.")
     if f.method in ("agnostic", "fairfed") and f.optimizer == "scaffold":
         rule = f"must not be scaffold with {f.method}, whose weights move under the control variates"
         raise InputError("federation.optimizer", rule, f.optimizer)

@@ -110,7 +110,7 @@ def session(
     """Open the holder's ledger for a run; one that lacks rows it had before is refused."""
     if parts.planner is None:
         raise ValueError("a run without privacy has no ledger")
-    books = Books.open(config, federation, run, ledger_id=ledger_id)
+    books = Books.open(config, federation, run, ledger_id=ledger_id, without_noise=parts.planner.without_noise)
     try:
         price = PriceList(
             dataset=books.dataset,

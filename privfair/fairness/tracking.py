@@ -217,7 +217,8 @@ class DriftingPenalty:
 
     with w_a = n_k^a/n^a ("own": the client's share of the mixture) or 1 ("shared": as if the others moved alike). The
     frozen C pushes as hard at the end of a round as at its beginning, and overshoots; the corrected one weakens as the
-    gap closes. Nothing more is communicated. It couples a record's gradient to the client's other records.
+    gap closes. Nothing more is communicated. It couples a record's gradient to the client's other records. Own scores
+    have no noise: they meet the kernel that is followed, which noisy scores meet in the mean.
     """
 
     def __init__(
@@ -225,6 +226,8 @@ class DriftingPenalty:
     ) -> None:
         """`at_start`: the scores of all the client's records at the round's parameters."""
         self._tracked = tracked
+        noisy = tracked.shared.noisy
+        self._kernel = tracked.kernel if noisy is None else noisy.kernel_followed(tracked.kernel)
         self._members = [np.flatnonzero(column) for column in membership.T]
         counts = tracked.shared.counts
         self._shares = [
@@ -240,8 +243,10 @@ class DriftingPenalty:
 
     def derivative(self, scores: FloatArray, coefficients: FloatArray, order: int = 1) -> FloatArray:
         """As `TrackedPenalty.derivative`, with the drift in."""
-        parts = (self._tracked.embeddings, self._fixed, self._moving)
-        return sum((weighted_sum(part, scores, coefficients, order) for part in parts), np.zeros_like(scores))
+        total = self._tracked.derivative(scores, coefficients, order)
+        for part in (self._fixed, self._moving):
+            total += weighted_sum(part, scores, coefficients, order)
+        return total
 
     def _own(self, scores: FloatArray, sign: float) -> list[Embedding | None]:
         """For each embedding of the penalty: ± Σ_c factor_c·w_c·(mean κ over own records of cell c)."""
@@ -256,9 +261,7 @@ class DriftingPenalty:
                 np.full(self._members[c].size, sign * f * self._shares[c] / self._members[c].size) for c, f in parts
             ]
             domain = self._tracked.shared.domain
-            result.append(
-                Embedding(self._tracked.kernel, samples, np.concatenate(weights), domain=domain, tie=SAME_SCORE)
-            )
+            result.append(Embedding(self._kernel, samples, np.concatenate(weights), domain=domain, tie=SAME_SCORE))
         return result
 
 

@@ -40,10 +40,18 @@ class Books:
     budgeted: bool
 
     @staticmethod
-    def open(config: Config, federation: Federation, run: str, *, ledger_id: str | None = None) -> Books:
+    def open(
+        config: Config,
+        federation: Federation,
+        run: str,
+        *,
+        ledger_id: str | None = None,
+        without_noise: Sequence[str] = (),
+    ) -> Books:
         """Open the ledger and check that the run is allowed on this dataset; nothing is spent yet.
 
-        `ledger_id`: of the ledger in which a run that is being resumed was begun.
+        `ledger_id`: of the ledger in which a run that is being resumed was begun. `without_noise`: channels of it that
+        have none.
         """
         key = None if config.run.key is None else OwnerKey.load(Path(config.run.key))
         ledger = Ledger(ledger_url(config.run.ledger), key=key, create=ledger_id is None)
@@ -59,6 +67,9 @@ class Books:
             seeded = config.run.reproducible_noise
             if budgeted:
                 _require_real(config, federation.schema, dataset)
+                if without_noise:
+                    rule = f"must have noise for {dataset!r}, which has a budget"
+                    raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
                 _require_its_unit(config, dataset, state.neighbouring)
                 _require_same_partition(ledger, dataset, run)
                 require_whole_noise(dataset, ledger.runs(dataset))

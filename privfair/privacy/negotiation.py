@@ -44,7 +44,10 @@ class PrivateCounts:
         least = self._least()
         takes_part = told >= least
         if not takes_part.any():
-            remedy = "With so few records there is nothing to learn privately; privacy.min_count sets the rule."
+            remedy = (
+                "With so few records there is nothing to learn privately. The rule is the larger of privacy.min_count "
+                "and three times the noise of counts (two for gaussian); more ε or a larger count_share lowers it."
+            )
             raise InputError(
                 "data", f"must have a client with a released count of at least {least}", told.tolist(), remedy
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from accountant.events import Event, Nothing, Repeated
+from accountant.events import Event, Nothing, NotPrivate, Repeated
 from privfair.config import Config
 from privfair.fairness.cells import Cells
 from privfair.fairness.pooling import standard_error
@@ -17,9 +17,14 @@ from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import update_event
 from privfair.terms import ClientUpdates, PrivateEmbedding, Terms
 
+NO_GAP = (
+    "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
+    "follows the task alone. More ε, more records or a smaller count_noise would change that."
+)
 
-def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any]:
-    """{"channels": rows for a table, "notes": lines}."""
+
+def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
+    """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
     privacy, rounds = config.privacy, config.federation.rounds
     channels = []
 
@@ -37,7 +42,7 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
         s = terms.sharing
         rates = s.quotas / np.maximum(terms.cells, 1) if s.rates is None else s.rates
         used = rates[s.quotas > 0]
-        span = f"{used.min():.3g}" if np.ptp(used) < 1e-9 else f"{used.min():.3g} to {used.max():.3g}"
+        span = " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (used.min(), used.max()))) if used.size else "0"
         channel = planner.fairness_channel(terms)
         add(
             "predictions",
@@ -73,10 +78,18 @@ def plan_report(config: Config, terms: Terms, planner: Planner) -> dict[str, Any
             c.noise.event(planner.adjacency, planner.unit),
             planner.work.most_trainings,
         )
+    for channel_name in planner.without_noise:
+        add(channel_name, "none: exact values leave the clients", "every round", NotPrivate())
     if terms.evaluation is not None:
         event = terms.evaluation.event(planner.cells.attributes, planner.adjacency)
         add("evaluation", f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records", event)
-    return {"channels": channels, "notes": _notes(config, terms, planner)}
+    notes = _notes(config, terms, planner)
+    if budgeted and terms.evaluation is None:
+        notes.append(
+            "Data with a budget show no exact figures, and this plan has no noisy ones: the run will end without "
+            'accuracy and unfairness. For noisy ones stop here and set privacy.evaluation = "laplace".'
+        )
+    return {"channels": channels, "notes": notes}
 
 
 def _by_several(noise: VectorNoise) -> str:
@@ -93,6 +106,8 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
             f"and has room for {spare} of each client and channel lost in a crash."
         )
+    if planner.without_noise:
+        lines.append(f"Together ε = ∞: {' and '.join(planner.without_noise)} leave the clients without noise.")
     if privacy.equalise_groups and terms.sharing is not None:
         scores = terms.sharing.quotas.sum(axis=0)
         lines.append(
@@ -147,6 +162,8 @@ def _expected_error(terms: Terms, planner: Planner) -> str:
         shared, unit = terms.embedding, planner.work.embedding.unit
         heard = [c for c in range(len(planner.cells)) if shared.cells[:, c].any()]
         worst = _worst_pair({c: unit.slope_noise * sum_error(terms, shared, c) for c in heard}, planner.cells)
+        if not worst:
+            return NO_GAP
         return (
             f"Expected fairness error: noise moves the slope C′ of a round's penalty by ±{worst:.3g} (root mean square "
             f"over scores), the features that are left out by {2 * unit.features.slope_error:.2g} at most, and by far "
@@ -157,6 +174,8 @@ def _expected_error(terms: Terms, planner: Planner) -> str:
     sharing = terms.sharing
     heard = [c for c in range(len(planner.cells)) if sharing.quotas[:, c].any()]
     worst = _worst_pair({c: standard_error(terms, sharing, c) for c in heard}, planner.cells)
+    if not worst:
+        return NO_GAP
     told = f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
     width = sharing.noise.high - sharing.noise.low
     if worst >= width / 2:

@@ -292,11 +292,18 @@ class Planner(PlannedChannels):
         share = 0.0 if pure else self.config.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
 
+    @property
+    def without_noise(self) -> tuple[str, ...]:
+        """Channels of which exact values leave the clients: with any, there is no ε."""
+        shared = self.work.shares_scores and self.config.predictions == "none"
+        fairness = "predictions" if self.work.embedding is None else "embeddings"
+        return (*((fairness,) if shared else ()), *(("updates",) if self.config.updates == "none" else ()))
+
     def _claim(self, rest: list[Channel]) -> Claim:
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
         c = self.config
         together = Composed(tuple(channel.total for channel in [*self.fixed(), *rest]))
-        if (self.work.shares_scores and c.predictions == "none") or c.updates == "none":
+        if self.without_noise:
             return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
         if self.one_phase:
             claim = Claim(spent(together, c.delta, "rdp").epsilon, by_pld(together, c.delta), c.delta)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ import privfair
 from privfair.algorithms.agnostic import project_to_simplex
 from privfair.algorithms.fairfed import fairfed_weights, gaps
 from privfair.algorithms.fedfb import conditional_weights, parity_weights
+from privfair.datasets.records import ClientData
+from tests.end_to_end.federations import toy
 
 SMALL = {"data": {"clients": 4, "records": 60}, "federation": {"rounds": 3, "local_epochs": 2, "batch_size": 20}}
 VECTORS = st.lists(st.floats(-3, 3), min_size=1, max_size=8).map(np.array)
@@ -56,6 +60,16 @@ def test_agnostic_with_a_tiny_step_is_fedavg() -> None:
 def test_fairfed_with_beta_0_is_local_fairness() -> None:
     same = final(federation={"method": "fairfed", "fairfed_beta": 0.0})
     np.testing.assert_allclose(same, final(federation={"method": "local_fairness"}), atol=1e-6)
+
+
+def test_fairfed_does_not_hear_clients_without_records() -> None:
+    """One without records would count as as wrong as can be, and pull the mean that others are compared with."""
+    base = toy()
+    empty = base.clients[0].train.take([])
+    more = replace(base, clients=(*base.clients, ClientData("nobody", empty, empty)))
+    work = {"method": "fairfed", "fairfed_beta": 0.5, "rounds": 2}
+    same, other = (privfair.train(dataset=data, federation=work).rows for data in (base, more))
+    assert [row["train_loss"] for row in same] == pytest.approx([row["train_loss"] for row in other], abs=1e-7)
 
 
 def test_fedfb_with_a_tiny_step_is_fedavg() -> None:

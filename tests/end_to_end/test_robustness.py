@@ -197,6 +197,10 @@ def test_no_training_records_at_all() -> None:
     ("sections", "message"),
     [
         ({"federation": {"method": "agnostic", "optimizer": "scaffold"}}, "must not be scaffold with agnostic"),
+        (
+            {"federation": {"optimizer": "scaffold", "local_optimizer": "adam"}},
+            "local_optimizer must be sgd with scaffold",
+        ),
         ({"federation": {"method": "agnostic", "clients_per_round": 2}}, "must not be set for agnostic"),
         ({"federation": {"method": "fedavg", "drift_correction": "own"}}, "is for mmd_fedavg only"),
         ({"data": {"seed": 3}}, r"data.seed is not an option of a dataset; found 3. Set run.seed\."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from privfair.arrays import FloatArray
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
 from privfair.fairness.cells import Cells
 from privfair.fairness.notions import EQUALIZED_ODDS, RISK_PARITY, STATISTICAL_PARITY, ConditioningSet, Notion
-from privfair.fairness.tracking import DriftingPenalty, SharedScores, TrackedPenalty, equal_weights
+from privfair.fairness.tracking import DriftingPenalty, NoisyScores, SharedScores, TrackedPenalty, equal_weights
 from privfair.kernels import EnergyKernel, GaussianKernel, mmd2
+from privfair.mechanisms.grid_noise import ScoreNoise
 
 RNG = np.random.default_rng(0)
 
@@ -136,6 +139,34 @@ def test_drift_correction_follows_the_only_client_exactly() -> None:
         np.testing.assert_allclose(
             drifting.derivative(now, coefficients), fresh.derivative(now, coefficients), atol=1e-12
         )
+
+
+def test_own_drift_meets_the_kernel_that_is_followed() -> None:
+    """Own scores have no noise; without its smoothing they would not meet what noisy scores are in the mean."""
+    records, schema = some_records(30, (2,))
+    before, now = np.random.default_rng(6).uniform(size=(2, 30))
+    cells = Cells.of(STATISTICAL_PARITY, schema)
+    member = cells.membership(records)
+    base = share_everything(before, records, cells, 1.0, "gaussian:0.3")
+    for correction in ("none", "deconvolve"):
+        noise = ScoreNoise("laplace", 0.4)
+        noisy = NoisyScores(noise, correction, (-0.2, -0.5))  # type: ignore[arg-type]
+        tracked = TrackedPenalty(replace(base, noisy=noisy), cells)
+        coefficients = tracked.coefficients(member)
+        drifting = DriftingPenalty(tracked, member, before, shared_drift=True)
+        np.testing.assert_allclose(
+            drifting.derivative(before, coefficients), tracked.derivative(before, coefficients), atol=1e-9
+        )
+        drifting.refresh(now)
+        drift = drifting.derivative(now, coefficients, 0) - tracked.derivative(now, coefficients, 0)
+        kernel = GaussianKernel(0.3)
+        followed = kernel if correction == "deconvolve" else kernel.convolve(noise.noise)
+        expected = np.zeros(30)
+        for group, sign in ((0, 1.0), (1, -1.0)):
+            rows = member[:, group]
+            matrices = [followed(now[:, None], scores[None, rows]).mean(axis=1) for scores in (now, before)]
+            expected += sign * (matrices[0] - matrices[1])
+        np.testing.assert_allclose(drift, coefficients[0] * expected, atol=1e-6)
 
 
 def test_own_drift_counts_the_clients_share() -> None:

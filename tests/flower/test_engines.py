@@ -58,6 +58,20 @@ def test_a_private_simulation_is_stated_as_any_other(tmp_path: Path) -> None:
     assert stated["ledger"]["rows"] == 3 * (1 + 2 * 3)  # counts, and in both rounds scores of two groups and an update
 
 
+@pytest.mark.slow
+def test_whole_updates_with_noise_give_the_same_model(tmp_path: Path) -> None:
+    """Their sums are in steps of a grid: who opens them must know the step."""
+    level = {"updates": "client_level", "counts": "public", "noise_multiplier": 2.0}
+    sections = ({"privacy": level}, {"federation": {"method": "fedavg"}}, {"aggregation": {"scheme": "plain"}})
+    models = []
+    for engine in ("local", "flower-simulation"):
+        run = {"run": {"reproducible_noise": True, "ledger": f"sqlite:///{tmp_path}/{engine}.sqlite"}}
+        privfair.train(tree(engine, *sections, run), out=tmp_path / engine)
+        models.append(RunDirectory(tmp_path / engine).read_model())
+    for name, values in models[0].items():
+        np.testing.assert_array_equal(models[1][name].numpy(), values.numpy())
+
+
 def test_data_of_ones_own_making_does_not_travel(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"run\.engine must be local or stacked for data or a notion of your own"):
         privfair.train(tree("flower"), dataset=toy(), out=tmp_path / "run")

@@ -134,7 +134,7 @@ def test_the_noise_of_somebody_else_is_held_against_the_target() -> None:
 def test_the_plan_is_told_in_units_of_a_client() -> None:
     found = plan({"epsilon": 6.0}, shares_scores=True, embedding=FEATURES)
     config = Config.build({"privacy": {"epsilon": 6.0, **LEVEL}, "federation": {"rounds": 3}})
-    report = plan_report(config, settle(found, COUNTS), found)
+    report = plan_report(config, settle(found, COUNTS), found, budgeted=False)
     rows = {row["channel"]: row for row in report["channels"]}
     assert "× the largest part of one client" in rows["updates"]["noise"]
     assert rows["updates"]["sampling"] == "3 × 5 parameters, cut to a length of 2"

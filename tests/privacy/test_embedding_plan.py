@@ -175,7 +175,7 @@ def test_noise_that_somebody_else_found_is_held_against_the_plan() -> None:
 def test_the_plan_tells_what_to_expect() -> None:
     config = Config.build({"fairness": {"tracker": "embedding"}, "privacy": GIVEN, "federation": {"rounds": 3}})
     found = plan(GIVEN)
-    told = plan_report(config, settle(found), found)
+    told = plan_report(config, settle(found), found, budgeted=False)
     row = next(r for r in told["channels"] if r["channel"] == "embeddings")
     assert row["noise"] == "gaussian, 12 × the part of one record"
     assert row["sampling"] == "3 × 4 sums of 8 features, all records"

@@ -15,7 +15,7 @@ PRIVATE = {"epsilon": 3.0}
 def notes(cells: tuple[tuple[int, int], ...], privacy: dict[str, float], **work: int) -> str:
     plan = planner(privacy, **work)
     terms = settle(plan, cells)
-    return " ".join(plan_report(Config.model_validate({"privacy": privacy}), terms, plan)["notes"])
+    return " ".join(plan_report(Config.model_validate({"privacy": privacy}), terms, plan, budgeted=False)["notes"])
 
 
 def test_groups_that_no_client_shares_are_named() -> None:

@@ -88,12 +88,14 @@ class _Follower:
             if number == 0 and self.planned and setting.private:
                 checkpoint = self.checkpoint()
                 if checkpoint is not None:
-                    self.planned(plan_report(setting.config, checkpoint.terms, setting.private.planner))
+                    private = setting.private
+                    budgeted = private.books.budgeted
+                    self.planned(plan_report(setting.config, checkpoint.terms, private.planner, budgeted=budgeted))
             while setting.replica.round < counts[str(number)]:
                 total = sums.get(setting.replica.round + 1)
                 if total is None:
                     raise InputError("sum", "must be in the server's folder", setting.replica.round + 1)
-                setting.replica.advance(total.total, total.share)
+                setting.replica.at(total)
             last = number == setting.config.federation.rounds
             if number % setting.config.run.evaluate_every == 0 or last:
                 self.history.append(evaluated(setting, number))
