@@ -38,7 +38,8 @@ def binary_labels(
     allowed = MOST_BAD * len(values) if declared else 0
     if bad.any() and (bad.sum() > max(1, allowed) or not declared or bad.all()):
         found = sorted({value for value, wrong in zip(values, bad, strict=True) if wrong})
-        remedy = 'Name the label that counts as 1 (positive = "…"), or choose task = "regression".'
+        example = f"data.positive, for example --set data.positive={found[-1]}"
+        remedy = f'Name the label that counts as 1 ({example}), or choose task = "regression".'
         raise InputError(f"label {name}", "must be 0 or 1", ", ".join(found[:LABELS_SHOWN]), remedy)
     return labels, []
 

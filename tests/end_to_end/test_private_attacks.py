@@ -145,6 +145,19 @@ def test_without_privacy_data_with_a_budget_are_not_trained_on(url: str) -> None
         privfair.train(dataset=toy(), federation=QUICK, run={"ledger": url})
 
 
+def test_without_noise_nothing_of_data_with_a_budget_is_released(url: str) -> None:
+    data = toy(records=100)
+    with Ledger(url) as ledger:
+        ledger.set_budget(data.name, Budget(50.0, 1e-6))
+    before = url_rows(url)
+    for channel in ("predictions", "updates"):
+        with pytest.raises(InputError, match=f"privacy.{channel} must have noise for 'toy', which has a budget"):
+            privfair.train(
+                privacy={"epsilon": 2.0, channel: "none"}, federation=QUICK, run={"ledger": url}, dataset=data
+            )
+    assert url_rows(url) == before
+
+
 def test_a_run_that_cannot_end_does_not_begin(tmp_path: Path, url: str) -> None:
     """Its plan is fixed beforehand, so its price is known before the counts are paid for."""
     with Ledger(url) as ledger:

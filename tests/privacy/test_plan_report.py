@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 
+import privfair
 from privfair.config import Config
 from privfair.privacy.plan_report import plan_report, unseen
 from privfair.terms import Terms
@@ -34,3 +38,27 @@ def test_noise_that_hides_every_gap_is_told() -> None:
     cells = ((900, 800), (500, 400))
     assert told in notes(cells, GIVEN | RATES | {"prediction_noise": 30.0})
     assert told not in notes(cells, GIVEN | RATES | {"prediction_noise": 0.5})
+
+
+def test_where_nobody_is_heard_the_plan_says_that_there_is_no_fairness_term(tmp_path: Path) -> None:
+    for tracker in ("samples", "embedding"):
+        privacy = {"epsilon": 50.0, "min_count": 60}
+        lines: list[Any] = []
+        result = privfair.train(
+            data={"clients": 2, "records": 100}, fairness={"tracker": tracker}, federation={"rounds": 1},
+            privacy=privacy, aggregation={"scheme": "plain"}, run={"ledger": f"sqlite:///{tmp_path}/{tracker}.sqlite"},
+            planned=lines.append,
+        )  # fmt: skip
+        (plan,) = lines
+        assert any("training follows the task alone" in line for line in plan["notes"])
+        assert result.metrics["unseen_groups"] == ["A=0", "A=1"]
+
+
+def test_channels_without_noise_are_in_the_plan() -> None:
+    plan = planner(GIVEN | RATES | {"predictions": "none"})
+    terms = settle(plan, ((900, 800), (500, 400)))
+    config = Config.model_validate({"privacy": {**GIVEN, "predictions": "none"}})
+    told = plan_report(config, terms, plan, budgeted=True)
+    assert {row["channel"]: row["epsilon"] for row in told["channels"]}["predictions"] is None
+    assert "Together ε = ∞: predictions leave the clients without noise." in told["notes"]
+    assert any('set privacy.evaluation = "laplace"' in line for line in told["notes"])

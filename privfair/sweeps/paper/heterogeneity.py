@@ -11,7 +11,7 @@ from privfair.reports.sweep_figures import profile_figure
 from privfair.sweeps.paper.claims import Claim
 from privfair.sweeps.paper.evidence import Evidence, at_end, average, level
 from privfair.sweeps.paper.experiment import Experiment, Line
-from privfair.sweeps.paper.synthetic import COMMON, METHODS, QUICK
+from privfair.sweeps.paper.synthetic import ALTERNATING, COMMON, METHODS, QUICK
 
 ALPHAS = tuple(float(alpha) for alpha in np.round(np.linspace(0.5, 1.0, 11), 2))
 QUICK_ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -54,6 +54,7 @@ def _experiment(name: str, title: str, data: dict[str, Any], source: str) -> Exp
         notes=(
             "α in eleven steps from 0.5 to 1, as in the authors' code; the paper names the ends. FairFed's β: 0.5.",
             "Batch, decay and |Y| as in `synthetic`.",
+            ALTERNATING,
         ),
     )  # fmt: skip
 

@@ -21,6 +21,10 @@ COMMON = {
     "federation.batch_size": FULL_BATCH,
     "federation.learning_rate": 0.05,
 }
+ALTERNATING = (
+    "A alternates between a client's records, and test records are taken in pairs: drawn by coin, 500 test records "
+    "show a gap of 0.036 for a perfect classifier too, which is not the model's (`--set data.balanced=false`)."
+)
 QUICK = {"federation.rounds": 25, "federation.local_epochs": 6}
 LAMBDAS = log_steps(1e-5, 100)
 QUICK_LAMBDAS = (1e-5, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -70,5 +74,6 @@ SYNTHETIC = Experiment(
         "The appendix names no batch size and no decay for synthetic data: all of a client's records in each step, and "
         "none (the authors' code: 100, 0.99).",
         "|Y| is not given for synthetic data: 100, as on real data (the authors' code: 50). FairFed's β: 1.",
+        ALTERNATING,
     ),
 )  # fmt: skip
