@@ -89,24 +89,25 @@ def reproduce(
         usual = experiment.jobs(quick=quick, overrides=wishes)
         require_no_budget(usual[0].config, len(usual))
     started = time.perf_counter()
-    with watched(f"reproduce {name}", quiet=as_json) as watch:
+    with watched(f"reproduce {name}", quiet=as_json, out=where) as watch:
         jobs = experiment.jobs(quick=quick, overrides=[*wishes, *aside])
         limit = math.inf if minutes is None else minutes
         done = carry_out(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
-    evidence = Evidence.of(done)
-    claims = [
-        {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}
-        for claim, verdict in ((claim, claim.decide(evidence)) for claim in experiment.claims)
-    ]
-    table = as_table(evidence.points, "accuracy")
-    files = [done.out / "results.csv", sweep_files.write_summary(table, done.out / "summary.csv")]
-    parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
-    files += [parquet] if parquet else []
-    files += experiment.draw(evidence, done.out) if evidence.points else []
-    about = _about(experiment, done, quick, wishes, seeds, time.perf_counter() - started)
-    areas = areas_of(evidence.points, done.rows, "accuracy") if experiment.areas else None
-    files += [sweep_files.write_areas(areas, done.out / "areas.csv")] if areas else []
-    files.append(paper_files.write_claims(about, claims, areas, done.out / "claims.md"))
+        evidence = Evidence.of(done)
+        claims = [
+            {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}
+            for claim, verdict in ((claim, claim.decide(evidence)) for claim in experiment.claims)
+        ]
+        table = as_table(evidence.points, "accuracy")
+        summary = sweep_files.write_summary(table, done.out / "summary.csv", quality="accuracy")
+        files = [done.out / "results.csv", summary]
+        parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
+        files += [parquet] if parquet else []
+        files += experiment.draw(evidence, done.out) if evidence.points else []
+        about = _about(experiment, done, quick, wishes, seeds, time.perf_counter() - started)
+        areas = areas_of(evidence.points, done.rows, "accuracy") if experiment.areas else None
+        files += [sweep_files.write_areas(areas, done.out / "areas.csv")] if areas else []
+        files.append(paper_files.write_claims(about, claims, areas, done.out / "claims.md"))
     if as_json:
         answer = {
             **about,

@@ -49,8 +49,9 @@ def sweep(
     """Map the trade-off between accuracy and unfairness: every method at every λ, over several seeds.
 
     Each finished run is written to results.csv at once. A sweep that was stopped goes on where it was when it is
-    started again with the same --out; λ, seeds, methods and ε can be added that way, too. At the end: a table of means
-    with the Pareto points marked, the frontiers compared by the area they dominate, and figures.
+    started again with the same --out; λ, seeds, methods and ε can be added that way, too. At the end, of all finished
+    runs in the folder: a table of means with the Pareto points marked, the frontiers compared by the area they
+    dominate, and figures.
 
     Example: privfair sweep examples/compas.toml --lambdas 0,0.5,2,8 --seeds 10 --methods mmd_fedavg,local_fairness
     """
@@ -70,11 +71,11 @@ def sweep(
         epsilons=_numbers("--epsilons", epsilons) if epsilons is not None else (default_epsilon(base),),
     )
     where = out or (Path(base.run.out) if base.run.out else _default_directory(base))
-    with watched(f"sweep on {base.data.name}", quiet=as_json) as watch:
+    with watched(f"sweep on {base.data.name}", quiet=as_json, out=where) as watch:
         done = carry_out(
             grid.jobs(base), where, configuration=_compared(comparable(base)), workers=workers, **watch.callbacks
         )
-    summary = summarise_sweep(done, base.data.name, base.fairness.notion)
+        summary = summarise_sweep(done.whole(), base.data.name, base.fairness.notion)
     if as_json:
         print(json.dumps(summary, allow_nan=False, ensure_ascii=False))
     else:
@@ -92,14 +93,16 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
 
     points, quality = points_of(done.rows), quality_name(done.done)
     table = as_table(points, quality)
-    files = {"results": done.out / "results.csv", "summary": sweep_files.write_summary(table, done.out / "summary.csv")}
+    files = {"results": done.out / "results.csv", "summary": done.out / "summary.csv"}
+    sweep_files.write_summary(table, files["summary"], quality=quality)
     parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
     files |= {"parquet": parquet} if parquet else {}
     if points:
         names: dict[str, Any] = {"quality": quality, "notion": notion, "title": data}
         files["frontier"] = sweep_figures.frontier_figure(points, done.out / "frontier", **names)[0]
         files["scatter"] = sweep_figures.scatter_figure(points, done.out / "scatter", **names)[0]
-    private = any(not math.isinf(job.epsilon) for job in done.jobs)
+    targets = (*(job.epsilon for job in done.jobs), *(row["epsilon_target"] for row in done.rows))
+    private = any(not math.isinf(epsilon) for epsilon in targets)
     return {
         "data": data,
         "notion": notion,

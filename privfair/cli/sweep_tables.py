@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -89,8 +93,8 @@ class _Runs(ProgressColumn):
 
 
 @contextmanager
-def watched(what: str, *, quiet: bool) -> Iterator[Watch]:
-    """A bar while a sweep runs; silent with `quiet`."""
+def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
+    """A bar while a sweep runs; silent with `quiet`. Ctrl-C ends it with what is saved in `out`, and exit code 130."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -99,13 +103,35 @@ def watched(what: str, *, quiet: bool) -> Iterator[Watch]:
         TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=Console(stderr=True, quiet=quiet, highlight=False), transient=True) as progress:
-        yield Watch(progress, what)
+        try:
+            yield Watch(progress, what)
+        except KeyboardInterrupt:
+            progress.stop()
+            told = f"Interrupted. {_saved(out)} Continue with: {_same_command(out)}"
+            Console(stderr=True, highlight=False).print(told, markup=False, soft_wrap=True)
+            raise typer.Exit(130) from None
+
+
+def _saved(out: Path) -> str:
+    from privfair.sweeps.journal import saved_runs
+
+    saved, runs = saved_runs(out)
+    return f"{saved} of {runs} runs are saved." if runs else "No run was begun."
+
+
+def _same_command(out: Path) -> str:
+    """What this process was started with, and its folder, which may have been a new one."""
+    words = ["privfair", *sys.argv[1:]]
+    named = any(word.partition("=")[0] == "--out" for word in words)
+    return shlex.join(words if named else [*words, "--out", str(out)])
 
 
 def print_sweep(console: Console, summary: dict[str, Any]) -> None:
     """The whole answer for people."""
     runs = summary["runs"]
     failed = f", {runs['failed']} failed" if runs["failed"] else ""
+    before = runs["all"] - runs["done"] - runs["failed"]  # a sweep tries all that it is asked for
+    failed += f", {before} failed in an earlier call" if before else ""
     console.print(
         f"[bold]sweep[/] on {escape(summary['data'])}: {runs['done']} of {runs['all']} runs{failed}, "
         f"{runs['seconds']:.0f} s of computing. Means over seeds ± standard error, on pooled test records."

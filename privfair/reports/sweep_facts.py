@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from privfair.privacy.books import dataset_name
 from privfair.reports.run_facts import has_budget, without_password
 from privfair.sweeps.carrying_out import Sweep
 from privfair.sweeps.jobs import Key
-from privfair.sweeps.journal import ABOUT, HISTORIES, RESULTS, key_of
+from privfair.sweeps.journal import ABOUT, HISTORIES, RESULTS, by_round, newest, read_lines
 from privfair.sweeps.paper import EXPERIMENTS, Experiment
-from privfair.sweeps.rows import Ended, Row, from_text
+from privfair.sweeps.rows import Ended, Row
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class SweepFacts(Ended):
     path: Path
     configuration: Mapping[str, Any]  # as asked for; without the digest of the data
     planned: int
-    rows: tuple[Row, ...]  # the newest line of every run, failed ones too
+    rows: tuple[Row, ...]  # the line that counts of every run, failed ones too
     histories: Mapping[Key, list[Row]]
 
     @property
@@ -56,15 +55,9 @@ def read_sweep(path: Path, *, include_private: bool) -> SweepFacts:
     configuration.pop("data fingerprint", None)  # a digest of the records would confirm a guess of them
     if include_private:
         _require_unbudgeted(configuration)
-    newest: dict[Key, Row] = {}
-    for row in _lines(path / RESULTS):
-        if row["status"] == "done" or newest.get(key_of(row), {}).get("status") != "done":
-            newest[key_of(row)] = row
-    histories: dict[Key, dict[int, Row]] = {}
-    for line in _lines(path / HISTORIES):
-        histories.setdefault(key_of(line), {})[line["round"]] = line
-    kept = {key: [lines[number] for number in sorted(lines)] for key, lines in histories.items()}
-    return SweepFacts(path, _shown(configuration), planned, tuple(newest.values()), kept)
+    rows = tuple(newest(read_lines(path / RESULTS)).values())
+    planned = max(planned, len(rows))  # earlier versions wrote down what the last call had asked for
+    return SweepFacts(path, _shown(configuration), planned, rows, by_round(read_lines(path / HISTORIES)))
 
 
 def as_sweep(facts: SweepFacts, experiment: Experiment) -> Sweep:
@@ -73,18 +66,6 @@ def as_sweep(facts: SweepFacts, experiment: Experiment) -> Sweep:
     asked = replace(experiment, seeds=seeds, quick_seeds=seeds)
     jobs = asked.jobs(quick=bool(facts.configuration["quick"]), overrides=list(facts.configuration["set"]))
     return Sweep(tuple(jobs), facts.rows, facts.histories, 0, facts.path)
-
-
-def _lines(path: Path) -> list[Row]:
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            # a line that is being written, or was cut by a crash, has no end yet
-            whole = [text for text in file if text.endswith("\n")]
-            return [from_text(fields) for fields in csv.DictReader(whole)]
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(path.name, "must be whole and readable", str(path), f"({error})") from None
 
 
 def _require_unbudgeted(configuration: Mapping[str, Any]) -> None:

@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from privfair.storage import write_bytes
+from privfair.sweeps.points import table_columns
 from privfair.sweeps.rows import COLUMNS, Row
 
+AREAS = ("series", "area", "low", "high", "difference_to_first", "difference_low", "difference_high")
 
-def write_summary(table: Sequence[dict[str, Any]], path: Path) -> Path:
+
+def write_summary(table: Sequence[dict[str, Any]], path: Path, *, quality: str) -> Path:
     """Means and standard errors, one line per point."""
-    text = io.StringIO()
-    if table:
-        writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    write_bytes(path, text.getvalue().encode())
-    return path
+    return _write(table, table_columns(quality), path)
 
 
 def write_areas(areas: Mapping[str, Any], path: Path) -> Path:
@@ -36,7 +33,17 @@ def write_areas(areas: Mapping[str, Any], path: Path) -> Path:
                 "difference_to_first": area["difference_to_first"], "difference_low": least, "difference_high": most,
             }
         )  # fmt: skip
-    return write_summary(lines, path)
+    return _write(lines, AREAS, path)
+
+
+def _write(table: Sequence[dict[str, Any]], columns: Sequence[str], path: Path) -> Path:
+    """A table with its header, also where it has no lines."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    write_bytes(path, text.getvalue().encode())
+    return path
 
 
 def write_parquet(rows: Sequence[Row], path: Path) -> Path | None:

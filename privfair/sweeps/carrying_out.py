@@ -6,7 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,23 @@ class Sweep(Ended):
     histories: Mapping[Key, list[Row]]
     continued: int  # runs that were there already
     out: Path
+    earlier: tuple[Row, ...] = ()  # lines of runs that the folder has from earlier calls, and that are no job of this
+    unasked: int = 0  # how many of those are counted
+
+    def whole(self) -> Sweep:
+        """All that its folder has: with every finished run of earlier calls, after the jobs of this one.
+
+        Failed are those of this call; a run that failed earlier and was not asked for again is counted, no more.
+        """
+        there = [row for row in self.earlier if row["status"] == "done"]
+        continued = self.continued + len(there)
+        rows = (*self.rows, *there)
+        return replace(self, rows=rows, continued=continued, earlier=(), unasked=self.unasked + len(self.earlier))
 
     def counts(self) -> dict[str, Any]:
         """How many runs there are, ended and failed, and how long they computed."""
         return {
-            "all": len(self.jobs),
+            "all": len(self.jobs) + self.unasked,
             "done": len(self.done),
             "failed": len(self.failed),
             "continued": self.continued,
@@ -63,7 +76,7 @@ def carry_out(
 
     `configuration` is what must be the same when the sweep is continued. Bad input is an error before anything is
     written; a run that fails on its own is recorded with its reason. After so many `minutes` no more runs are begun.
-    `started`, `finished` and `progress` are told what happens.
+    `started`, `finished` and `progress` are told what happens. Who interrupts it leaves no process behind.
     """
     engines = {job.config.run.engine for job in jobs}
     if len(engines) != 1:
@@ -72,9 +85,11 @@ def carry_out(
         raise InputError("jobs", "must differ in series, value, seed or ε", "two that do not")
     require_no_budget(jobs[0].config, len(jobs))
     fingerprint = _require_buildable(jobs)
-    about = {"configuration": {**configuration, "data fingerprint": fingerprint}, "runs": len(jobs)}
-    with Journal(out, about) as journal:
-        rows: dict[Key, Row] = {key: row for key, row in journal.finished().items() if key in {j.key for j in jobs}}
+    asked = {job.key for job in jobs}
+    with Journal(out, {**configuration, "data fingerprint": fingerprint}, asked) as journal:
+        there = journal.newest()
+        rows = {key: row for key, row in there.items() if key in asked and row["status"] == "done"}
+        earlier = tuple(row for key, row in there.items() if key not in asked)
         missing = [job for job in jobs if job.key not in rows]
         continued = len(jobs) - len(missing)
         if started:
@@ -85,13 +100,14 @@ def carry_out(
         def late() -> bool:
             return time.monotonic() >= end
 
-        for index, row in run_many(configs, engines.pop(), workers or default_workers(), progress, late):
-            job = missing[index]
-            rows[job.key] = journal.add(job, row)
-            if finished:
-                finished(job, rows[job.key])
+        with closing(run_many(configs, engines.pop(), workers or default_workers(), progress, late)) as running:
+            for index, row in running:
+                job = missing[index]
+                rows[job.key] = journal.add(job, row)
+                if finished:
+                    finished(job, rows[job.key])
         ended = tuple(rows[job.key] for job in jobs if job.key in rows)
-        return Sweep(tuple(jobs), ended, journal.histories(), continued, out)
+        return Sweep(tuple(jobs), ended, journal.histories(), continued, out, earlier)
 
 
 def default_workers() -> int:

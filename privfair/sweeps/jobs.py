@@ -13,6 +13,13 @@ from privfair.config import Config, Method
 METHODS: tuple[str, ...] = get_args(Method)
 WITHOUT_LAMBDA = frozenset({"fedavg", "agnostic", "fedfb"})  # they do not look at λ: one point each
 
+ONLY_TRACKING = (
+    ("federation", "drift_correction"),
+    ("federation", "lagged_scores"),
+    ("fairness", "tracker"),
+    ("fairness", "features"),
+)
+
 
 class Key(NamedTuple):
     """What a run is found by in the journal."""
@@ -105,8 +112,6 @@ class Grid:
         if "evaluate_every" not in base.run.model_fields_set:  # a sweep needs the last round only
             tables["run"]["evaluate_every"] = tables["federation"]["rounds"]
         tables["federation"] |= {"method": method}
-        if method != "mmd_fedavg":  # the option of one method only
-            tables["federation"] |= {"drift_correction": "none"}
         tables["fairness"] |= {"lambda": strength}
         if math.isinf(epsilon):
             named = base.privacy.dataset  # in the ledger, where a budget may forbid the sweep
@@ -114,8 +119,19 @@ class Grid:
             tables["run"] |= {"reproducible_noise": False}  # there is no noise to reproduce
         else:
             tables["privacy"] |= {"epsilon": epsilon}
+        if method != "mmd_fedavg":
+            _drop_tracking(tables)
         value = None if method in WITHOUT_LAMBDA else strength
         return Job(method, "lambda", value, epsilon, Config.build(tables))
+
+
+def _drop_tracking(tables: dict[str, Any]) -> None:
+    """Take the options off that only fairness tracking has: the others would refuse them."""
+    for section, key in ONLY_TRACKING:
+        tables[section].pop(key, None)
+    if tables["privacy"].get("updates") != "client_level":  # then whole updates have noise in shares, too
+        for key in ("distributed_noise", "smallest_cohort"):
+            tables["privacy"].pop(key, None)
 
 
 def default_epsilon(base: Config) -> float:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -21,19 +22,24 @@ RESULTS, HISTORIES, ABOUT = "results.csv", "history.csv", "sweep.json"
 
 
 class Lines:
-    """A CSV file that only grows; opening it drops a last line that a crash left half-written."""
+    """A CSV file that only grows, and that one process at a time has open; nothing is changed before `repair`."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        """Open or create the file; its header must be that of this version."""
+        """Open or create the file and keep others out until it is closed. Its lines are theirs while they write."""
         self.path, self.columns = path, columns
         self._file: IO[bytes] = path.open("a+b")
         try:
-            self._repair()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            told = f"Another sweep is writing to {path.parent}: wait for it, or take another --out."
+            raise Refused(told) from None
         except BaseException:
             self._file.close()
             raise
 
-    def _repair(self) -> None:
+    def repair(self) -> None:
+        """Drop a last line that a crash left half-written; write the header, or check that it is this version's."""
         self._file.seek(0)
         content = self._file.read()
         whole = content.rfind(b"\n") + 1
@@ -71,15 +77,6 @@ class Lines:
                 raise InputError(f"{self.path}, line {number}", "must be a line of a sweep", fields, remedy) from None
         return rows
 
-    def lock(self) -> None:
-        """Keep others out until the file is closed."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(
-                f"Another sweep is writing to {self.path.parent}: wait for it, or take another --out."
-            ) from None
-
     def close(self) -> None:
         """Let go of the file, and of the lock."""
         self._file.close()
@@ -88,29 +85,28 @@ class Lines:
 class Journal:
     """The folder of a sweep: what was asked for, and a line for every run that is finished."""
 
-    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, configuration: Mapping[str, Any], asked: Iterable[Key] = ()) -> None:
         """Open or create; a folder of another configuration is refused, and nothing in it is touched.
 
-        `about["configuration"]` must be the same as before; the grid may grow.
+        `configuration` must be the same as before; the grid may grow. `asked`: the runs that are wanted now. They and
+        those that have a line are the runs of the folder.
         """
         self.folder = folder
-        known = _read_about(folder)
-        if known is not None:
-            _require_same(folder, known, about)
-        elif (folder / RESULTS).exists():
-            raise InputError("--out", f"must have a {ABOUT} beside its {RESULTS}", str(folder), "Take another folder.")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._results = Lines(folder / RESULTS, COLUMNS)
-        except OSError as error:
-            raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(folder)) from None
-        try:
-            self._results.lock()
-            self._history = Lines(folder / HISTORIES, HISTORY)
-            write_json(folder / ABOUT, {"schema": SCHEMA, **about})
-        except BaseException:
-            self._results.close()
-            raise
+        _require_ours(folder, configuration)
+        with ExitStack() as opened:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._results = opened.enter_context(closing(Lines(folder / RESULTS, COLUMNS)))
+                _require_ours(folder, configuration)  # again: who was faster may have begun another sweep
+                self._results.repair()
+                self._history = opened.enter_context(closing(Lines(folder / HISTORIES, HISTORY)))
+                self._history.repair()
+                runs = len(self.newest().keys() | set(asked))
+                write_json(folder / ABOUT, {"schema": SCHEMA, "configuration": configuration, "runs": runs})
+            except OSError as error:
+                rule = f"must be a folder that can be written ({error.strerror})"
+                raise InputError("--out", rule, str(folder)) from None
+            self._open = opened.pop_all()
 
     def __enter__(self) -> Self:
         """The journal itself."""
@@ -120,8 +116,7 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the files."""
-        self._history.close()
-        self._results.close()
+        self._open.close()
 
     def add(self, job: Job, row: Mapping[str, Any]) -> Row:
         """Write a finished run down; the history first, so that a line in results.csv is complete. Returns the line."""
@@ -133,25 +128,56 @@ class Journal:
         self._results.append([whole])
         return whole
 
-    def finished(self) -> dict[Key, Row]:
-        """The newest line of every run that gave a result; failed ones are tried again."""
-        found: dict[Key, Row] = {}
-        for row in self._results.read():
-            if row["status"] == "done":
-                found[key_of(row)] = row
-        return found
+    def newest(self) -> dict[Key, Row]:
+        """The line that counts of every run."""
+        return newest(self._results.read())
 
     def histories(self) -> dict[Key, list[Row]]:
-        """The lines of every run by round; of a round that is there twice (a run that was killed), the newest."""
-        found: dict[Key, dict[int, Row]] = {}
-        for row in self._history.read():
-            found.setdefault(key_of(row), {})[row["round"]] = row
-        return {key: [lines[number] for number in sorted(lines)] for key, lines in found.items()}
+        """The lines of every run by round."""
+        return by_round(self._history.read())
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
     """What the run of a line is found by."""
     return Key(row["series"], row["value"], row["seed"], row["epsilon_target"])
+
+
+def newest(rows: Iterable[Row]) -> dict[Key, Row]:
+    """The line that counts of every run: its newest result, or its newest failure where it never gave one."""
+    found: dict[Key, Row] = {}
+    for row in rows:
+        key = key_of(row)
+        if row["status"] == "done" or key not in found or found[key]["status"] != "done":
+            found[key] = row
+    return found
+
+
+def by_round(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    """The history of every run; of a round that is there twice (a run that was killed), the newest line."""
+    found: dict[Key, dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault(key_of(row), {})[row["round"]] = row
+    return {key: [lines[number] for number in sorted(lines)] for key, lines in found.items()}
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The lines of a file that others may be writing; none where it is missing."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            # a line that is being written, or was cut by a crash, has no end yet
+            whole = [text for text in file if text.endswith("\n")]
+            return [from_text(fields) for fields in csv.DictReader(whole)]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise InputError(path.name, "must be whole and readable", str(path), f"({error})") from None
+
+
+def saved_runs(folder: Path) -> tuple[int, int]:
+    """(runs with a result, all runs) of the sweep in a folder; zeros where none has begun."""
+    about = _read_about(folder) or {}
+    ended = newest(read_lines(folder / RESULTS)).values()
+    return sum(row["status"] == "done" for row in ended), about.get("runs", 0)
 
 
 def _read_about(folder: Path) -> dict[str, Any] | None:
@@ -167,16 +193,31 @@ def _read_about(folder: Path) -> dict[str, Any] | None:
     return known
 
 
-def _require_same(folder: Path, known: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Nothing, if the sweep in the folder has this configuration."""
+def _require_ours(folder: Path, configuration: Mapping[str, Any]) -> None:
+    """Nothing, if the folder has no sweep yet, or one of this configuration."""
+    known = _read_about(folder)
+    if known is None:
+        # no more than a header: another sweep is being started at this moment, or was stopped in it
+        if (folder / RESULTS).is_file() and not f"{','.join(COLUMNS)}\n".encode().startswith(_begin(folder / RESULTS)):
+            raise InputError("--out", f"must have a {ABOUT} beside its {RESULTS}", str(folder), "Take another folder.")
+        return
     if known.get("schema") != SCHEMA:
         raise InputError(str(folder / ABOUT), f"must have schema {SCHEMA}", known.get("schema"), "Take another --out.")
-    before, now = _flat(known.get("configuration", {})), _flat(about["configuration"])
+    before, now = _flat(known.get("configuration", {})), _flat(configuration)
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
         told = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in changed[:4])
         remedy = "Give the configuration it was started with, or another --out."
         raise InputError("--out", "must be a new folder or a sweep of the same configuration", told, remedy)
+
+
+def _begin(path: Path) -> bytes:
+    """Its first bytes, more than a header has; none if it cannot be read, which is told when it is opened."""
+    try:
+        with path.open("rb") as file:
+            return file.read(10_000)
+    except OSError:
+        return b""
 
 
 def _flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

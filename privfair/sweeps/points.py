@@ -54,7 +54,8 @@ def standard_error(values: FloatArray) -> float:
 
 def quality_name(rows: Iterable[Row]) -> str:
     """What is compared with unfairness: "accuracy", or "rmse" where there are no decisions."""
-    return "accuracy" if any(row["accuracy"] is not None for row in rows) else "rmse"
+    found = [row["accuracy"] is not None for row in rows]
+    return "rmse" if found and not any(found) else "accuracy"
 
 
 def quality_of(row: Row) -> float | None:
@@ -112,6 +113,12 @@ def efficient(points: Sequence[Point]) -> list[bool]:
         return []
     means = np.array([point.mean for point in points])
     return [bool(found) for found in is_efficient(means[:, 0], means[:, 1])]
+
+
+def table_columns(quality: str) -> list[str]:
+    """The names that the points of `as_table` have, also where there is none."""
+    names = ["series", "method", "epsilon", "value", "runs", quality, f"{quality}_se", "unfairness", "unfairness_se"]
+    return [*names, "pareto", "pareto_of_series"]
 
 
 def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -107,8 +108,8 @@ class _Pool:
     def __enter__(self) -> _Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.running:  # given up: nobody waits for what the workers do
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.running or kind is not None:  # given up: nobody waits for what the workers do
             self._lifeline.close()
         self._pool.shutdown(cancel_futures=True)
         self._lifeline.close()
@@ -146,6 +147,7 @@ _counter: Any = None  # in a worker: where it tells its progress
 def _start_worker(lifeline: Connection, counter: Any) -> None:
     global _counter
     _counter = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group: the parent answers, and ends us
     threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
 
 

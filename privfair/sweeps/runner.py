@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from accountant.errors import InputError
 from privfair.config import Config
@@ -19,11 +19,11 @@ def run_many(
     workers: int,
     report: Report | None = None,
     late: Late = lambda: False,
-) -> Iterator[tuple[int, Row]]:
+) -> Generator[tuple[int, Row], None, None]:
     """(index, row) of every run, in the order in which they finish; a failed run has status "failed" and its reason.
 
     engine: "local" runs each by itself, "stacked" many of them as one batched program; with several workers in as many
-    processes. Once it is `late`, no more are begun.
+    processes, which end when it is closed. Once it is `late`, no more are begun.
     """
     if engine not in _ENGINES:
         raise InputError("run.engine", "must be local or stacked for a sweep", engine)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 from typer.testing import CliRunner, Result
@@ -17,6 +21,7 @@ from accountant import Budget, Ledger
 from accountant.errors import InputError, Refused
 from privfair.cli.reproduce import reproduce
 from privfair.cli.sweep import sweep
+from privfair.reports.sweep_facts import read_sweep
 
 PRIVFAIR = Path(sys.executable).parent / "privfair"
 TINY = ["--set", "data.records=24", "--set", "data.clients=3", "--set", "federation.rounds=2", "--workers", "1"]
@@ -63,6 +68,97 @@ def test_tables_and_continuation(tmp_path: Path) -> None:
     assert "8 of 8 runs are there already" in again.stderr
     more = json.loads(run(*arguments, "--out", str(tmp_path / "s"), "--seeds", "3", "--json").stdout)
     assert (more["runs"]["continued"], more["runs"]["done"]) == (8, 12)
+
+
+def test_what_is_added_does_not_hide_what_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    start = ["sweep", "--set", "run.engine=local", *TINY, "--out", str(out), "--seeds", "1"]
+    assert run(*start, "--lambdas", "0,1", "--methods", "fairfed", "--epsilons", "inf,3").exit_code == 0
+    result = run(*start, "--lambdas", "2", "--methods", "mmd_fedavg", "--json")
+    answer = json.loads(result.stdout)
+    # fairfed is refused with privacy
+    assert answer["runs"] == {**answer["runs"], "all": 5, "done": 3, "failed": 0, "continued": 2}
+    expected = [("mmd_fedavg", 2.0), ("fairfed", 0.0), ("fairfed", 1.0)]
+    assert [(p["series"], p["value"]) for p in answer["points"]] == expected
+    assert [area["series"] for area in answer["hypervolume"]["series"]] == ["mmd_fedavg", "fairfed"]
+    assert answer["failures"] == []
+    with (out / "summary.csv").open() as file:
+        assert [(row["series"], float(row["value"])) for row in csv.DictReader(file)] == expected
+    if "parquet" in answer["files"]:
+        assert len(pd.read_parquet(out / "results.parquet")) == 3
+    drawn = (out / "frontier.svg").read_text()
+    assert all(f"<!-- {series} -->" in drawn for series in ("mmd_fedavg", "fairfed"))
+    assert json.loads((out / "sweep.json").read_text())["runs"] == 5
+    facts = read_sweep(out, include_private=False)
+    assert (facts.planned, len(facts.done), len(facts.failed)) == (5, 3, 2)
+    table = run(*start, "--lambdas", "2", "--methods", "mmd_fedavg")
+    assert "3 of 5 runs, 2 failed in an earlier call" in " ".join(table.stdout.split())
+    assert "fairfed" in table.stdout
+
+
+def test_a_sweep_without_a_result_leaves_a_header(tmp_path: Path) -> None:
+    result = run("sweep", "--lambdas", "1", "--seeds", "1", "--methods", "fairfed", "--epsilons", "3", *TINY,
+                 "--out", str(tmp_path))  # fmt: skip
+    assert result.exit_code == 1
+    header = "series,method,epsilon,value,runs,accuracy,accuracy_se,unfairness,unfairness_se,pareto,pareto_of_series\n"
+    assert (tmp_path / "summary.csv").read_text() == header
+
+
+def test_options_of_fairness_tracking_do_not_stop_the_others(tmp_path: Path) -> None:
+    options = ["--set", "fairness.tracker=embedding", "--set", "fairness.features=6", "--set", "run.engine=local"]
+    result = run("sweep", "--lambdas", "1", "--seeds", "1", "--methods", "mmd_fedavg,fedavg", *TINY, *options,
+                 "--out", str(tmp_path / "s"), "--json")  # fmt: skip
+    assert json.loads(result.stdout)["runs"]["done"] == 2
+
+
+LONG = ["--set", "data.records=24", "--set", "data.clients=3", "--set", "federation.rounds=40", "--set",
+        "federation.local_epochs=20", "--set", "run.engine=local", "--workers", "2"]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "first"),
+    [
+        (["sweep", "--lambdas", "0,1", "--seeds", "40", *LONG], 2),
+        (["reproduce", "heterogeneity", "--quick", *LONG], 1),
+    ],
+    ids=["sweep", "reproduce"],
+)
+def test_ctrl_c_ends_all_processes_and_tells_how_to_go_on(tmp_path: Path, command: list[str], first: int) -> None:
+    results = tmp_path / "s" / "results.csv"
+    process = subprocess.Popen(
+        [PRIVFAIR, *command, "--out", "s"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    limit = time.monotonic() + 120
+    while time.monotonic() < limit and (not results.exists() or results.read_bytes().count(b"\n") <= first):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to the workers, too
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    saved, runs = results.read_bytes().count(b"\n") - 1, json.loads((tmp_path / "s" / "sweep.json").read_text())["runs"]
+    assert first <= saved < runs
+    told = f"Interrupted. {saved} of {runs} runs are saved. Continue with: privfair {' '.join(command)} --out s"
+    assert err.strip() == told
+    limit = time.monotonic() + 20
+    while (left := _alive(process.pid)) and time.monotonic() < limit:
+        time.sleep(0.05)
+    assert left == []
+
+
+def _alive(group: int) -> list[str]:
+    """The processes of a group, but for the dead ones that nobody has asked after."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, its_group = rest.split()[:3]
+        if int(its_group) == group and state != "Z":
+            found.append(name)
+    return found
 
 
 def test_another_configuration_in_the_folder_is_told(tmp_path: Path) -> None:

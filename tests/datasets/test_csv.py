@@ -162,7 +162,9 @@ class TestInferred:
         assert sorted(pooled(write(text)).labels.tolist()) == [0, 1, 1, 1]
 
     def test_labels_that_are_not_binary_are_refused(self, write) -> None:
-        with pytest.raises(InputError, match=r"label repaid must be 0 or 1; found '2'\. .*--set data.positive=2.*regression"):
+        with pytest.raises(
+            InputError, match=r"label repaid must be 0 or 1; found '2'\. .*--set data.positive=2.*regression"
+        ):
             load("csv", path=write(PEOPLE.replace(",0,", ",2,")), **ROLES)
 
     def test_regression_needs_numbers(self, write) -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.sweeps.jobs import Grid, default_epsilon
+from privfair.setting import build
+from privfair.sweeps.jobs import METHODS, Grid, default_epsilon
 
 BASE = Config.build({}, ["federation.rounds=3"])
 
@@ -38,6 +40,39 @@ def test_options_of_one_method_do_not_reach_the_others() -> None:
     base = Config.build({}, ["federation.drift_correction=shared"])
     drift = {j.series: j.config.federation.drift_correction for j in grid(methods=("mmd_fedavg", "fairfed")).jobs(base)}
     assert drift == {"mmd_fedavg": "shared", "fairfed": "none"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["federation.drift_correction=own", "federation.lagged_scores=true"],
+        ["fairness.tracker=embedding", "fairness.features=8"],
+        ["fairness.tracker=embedding", "privacy.distributed_noise=true", "privacy.smallest_cohort=3",
+         "privacy.sampling_rate=0.5", "privacy.local_steps=1", "privacy.counts=public"],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("epsilon", [math.inf, 3.0])
+def test_with_options_of_one_method_the_others_can_be_built(options: list[str], epsilon: float, tmp_path: Path) -> None:
+    """But for those that are refused with privacy whatever their options."""
+    ledger = f"run.ledger=sqlite:///{tmp_path / 'ledger.sqlite'}"
+    base = Config.build({}, ["data.records=60", "data.clients=3", "federation.rounds=2", ledger, *options])
+    methods = METHODS if math.isinf(epsilon) else ("fedavg",)
+    for job in grid(methods=methods, epsilons=(epsilon,), strengths=(1.0,), seeds=1).jobs(base):
+        assert (job.config.fairness.tracker == base.fairness.tracker) == (
+            job.series == "mmd_fedavg" or base.fairness.tracker == "samples"
+        )
+        setting = build(job.config)
+        if setting.private is not None:
+            setting.private.close()
+
+
+def test_noise_in_shares_stays_where_whole_updates_have_it() -> None:
+    base = Config.build({}, ["privacy.updates=client_level", "privacy.distributed_noise=true"])
+    for updates, stays in (("client_level", True), ("dp_sgd", False)):
+        tables = base.as_tables()
+        tables["privacy"] |= {"updates": updates}
+        (job, *_) = grid(methods=("fedavg",), epsilons=(3.0,)).jobs(Config.build(tables))
+        assert job.config.privacy.distributed_noise is stays
 
 
 def test_without_privacy_nothing_of_it_is_left_but_the_name_in_the_ledger() -> None:

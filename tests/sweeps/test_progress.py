@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import typer
 
 from privfair.cli.sweep_tables import time_left, watched
 
@@ -17,7 +20,7 @@ def test_the_time_left_is_that_of_the_mean_speed() -> None:
 def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
     monkeypatch.setattr("privfair.cli.sweep_tables.time.monotonic", lambda: now[0])
-    with watched("sweep on people", quiet=False) as watch:
+    with watched("sweep on people", quiet=False, out=Path("s")) as watch:
         started, progress = watch.callbacks["started"], watch.callbacks["progress"]
         started(2, 22)
         now[0] += 20  # planning
@@ -36,8 +39,27 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_nothing_is_told_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    with watched("sweep", quiet=True) as watch:
+    with watched("sweep", quiet=True, out=Path("s")) as watch:
         watch.callbacks["started"](1, 2)
         watch.callbacks["progress"](1.0)
         watch.callbacks["finished"](None, {"status": "done"})
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["sweep", "my file.toml"], "privfair sweep 'my file.toml' --out new/s"),
+        (["sweep", "--out=here"], "privfair sweep --out=here"),
+        (["reproduce", "compas", "--out", "here"], "privfair reproduce compas --out here"),
+    ],
+)
+def test_who_interrupts_is_told_how_to_go_on(
+    given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/privfair", *given])
+    with pytest.raises(typer.Exit) as ended, watched("sweep", quiet=True, out=Path("new/s")):
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+    out, err = capsys.readouterr()
+    assert (out, err.strip()) == ("", f"Interrupted. No run was begun. Continue with: {told}")

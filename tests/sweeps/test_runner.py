@@ -82,6 +82,21 @@ def test_what_is_there_is_not_run_again_and_the_grid_may_grow(tmp_path: Path) ->
     assert (tmp_path / "results.csv").read_bytes().startswith(stamped)
 
 
+def test_the_whole_folder_has_the_runs_of_earlier_calls(tmp_path: Path) -> None:
+    fails = grid(seeds=1, strengths=(1.0,), methods=("fairfed",), epsilons=(3.0,))
+    first = carry_out([*grid(), *fails], tmp_path, workers=1, **EXACT)
+    assert (first.whole().rows, first.whole().counts()) == (first.rows, first.counts())
+    more = carry_out(grid(strengths=(1.0, 2.0), seeds=1), tmp_path, workers=1, **EXACT)
+    assert [(row["value"], row["seed"]) for row in more.rows] == [(1.0, 0), (2.0, 0)]  # as asked for
+    assert (more.counts()["all"], more.counts()["done"], more.continued) == (2, 2, 1)
+    whole = more.whole()
+    assert [(row["value"], row["seed"]) for row in whole.rows] == [(1.0, 0), (2.0, 0), (0.0, 0), (0.0, 1), (1.0, 1)]
+    assert whole.counts() == {**whole.counts(), "all": 6, "done": 5, "failed": 0, "continued": 4}
+    assert whole.counts()["seconds"] == sum(row["seconds"] for row in whole.rows)
+    again = carry_out(fails, tmp_path, workers=1, **EXACT).whole()
+    assert again.counts() == {**again.counts(), "all": 6, "done": 5, "failed": 1, "continued": 5}
+
+
 def test_failed_runs_are_recorded_and_tried_again(tmp_path: Path) -> None:
     jobs = [*grid(seeds=1), *grid(seeds=1, strengths=(1.0,), methods=("fairfed",), epsilons=(3.0,))]
     sweep = carry_out(jobs, tmp_path, workers=1, **EXACT)
