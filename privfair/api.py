@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 class Result:
     """What a run gave. Accuracy and unfairness are on the pooled test records of all clients.
 
-    They are exact, except for data that have a budget: there they come from released noisy counts, or are None.
+    They are exact, except for data that have a budget: there they come from released noisy counts, or are None. By
+    notion, unfairness is the largest gap over all sensitive attributes; `metrics["unfairness_of"]` names the attribute
+    that it is of, and `metrics["by_attribute"]` has the gaps of each.
     """
 
     accuracy: float | None

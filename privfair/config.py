@@ -13,6 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from accountant.errors import InputError
 from privfair.toml_values import toml_value
 
+# Large enough for every use, and small enough that a slip of the keyboard is refused before it fills the memory or the
+# numbers overflow: what is kept of a run grows with its rounds (rows of the history, of the forecast and of the
+# ledger), and the stacked engine lays out all minibatches and all noise of a client's steps of a round beforehand.
+MOST_ROUNDS = 100_000
+MOST_EPOCHS = 10_000
+MOST_LOCAL_STEPS = 10_000
+MOST_RECORDS = 10**12  # more than there are; products of it are still integers of 64 bits
+MOST_STEP = 1e6  # step sizes: float32 ends at 3e38, and steps meet gradients and each other
+MOST_SECONDS = 1e7  # four months: clocks overflow at some time
+
 Method = Literal["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
 
 
@@ -61,7 +71,7 @@ class FairnessConfig(Section):
     kernel: str = "energy"
     # what is shared of a group each round: scores of some records, or the mean of features of all scores
     tracker: Literal["samples", "embedding"] = "samples"
-    samples: int = Field(100, ge=1)
+    samples: int = Field(100, ge=1, le=MOST_RECORDS)
     features: int | None = Field(None, ge=1, le=64)  # embedding: default as many as the kernel needs
     quotas: Literal["random", "largest_remainder"] = "random"
 
@@ -71,21 +81,21 @@ class FederationConfig(Section):
 
     method: Method = "mmd_fedavg"
     optimizer: Literal["fedavg", "fedprox", "scaffold", "fedadam", "fedavgm"] = "fedavg"
-    rounds: int = Field(100, ge=1)
-    local_epochs: int = Field(1, ge=1)
-    batch_size: int = Field(100, ge=1)
-    learning_rate: float = Field(0.05, gt=0)
+    rounds: int = Field(100, ge=1, le=MOST_ROUNDS)
+    local_epochs: int = Field(1, ge=1, le=MOST_EPOCHS)
+    batch_size: int = Field(100, ge=1, le=MOST_RECORDS)
+    learning_rate: float = Field(0.05, gt=0, le=MOST_STEP)
     learning_rate_decay: float = Field(1.0, gt=0, le=1)
     local_optimizer: Literal["sgd", "adam"] = "sgd"
     average_last: float = Field(0.0, ge=0, le=1)  # the result is the mean of the models of this share of the rounds
-    server_learning_rate: float | None = Field(None, gt=0)
-    clients_per_round: int | None = Field(None, ge=1)
+    server_learning_rate: float | None = Field(None, gt=0, le=MOST_STEP)
+    clients_per_round: int | None = Field(None, ge=1, le=MOST_RECORDS)
     drift_correction: Literal["none", "own", "shared"] = "none"
     lagged_scores: bool = False  # scores under the model of the round before: one exchange a round instead of two
-    proximal: float = Field(0.01, ge=0)  # FedProx: μ
-    agnostic_step: float = Field(0.01, gt=0)  # agnostic: step γτ of the clients' weights
-    fairfed_beta: float = Field(1.0, ge=0)
-    fedfb_step: float = Field(0.1, gt=0)  # FedFB: α
+    proximal: float = Field(0.01, ge=0, le=MOST_STEP)  # FedProx: μ
+    agnostic_step: float = Field(0.01, gt=0, le=MOST_STEP)  # agnostic: step γτ of the clients' weights
+    fairfed_beta: float = Field(1.0, ge=0, le=MOST_STEP)
+    fedfb_step: float = Field(0.1, gt=0, le=MOST_STEP)  # FedFB: α
 
 
 class PrivacyConfig(Section):
@@ -111,7 +121,8 @@ class PrivacyConfig(Section):
     evaluation_share: float = Field(0.05, gt=0, lt=1)
     # public sampling; without them a second phase plans it from the released counts
     sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch
-    local_steps: int | None = Field(None, ge=1)  # DP-SGD: steps a round; default: epochs / sampling rate
+    # DP-SGD: steps a round; default: epochs / sampling rate
+    local_steps: int | None = Field(None, ge=1, le=MOST_LOCAL_STEPS)
     prediction_rate: float | None = Field(None, gt=0, le=1)  # how likely a record's score is shared in a round
     # one rate for the scores of all groups, so that a small group pays no more ε than a large one; rates from
     # prediction_rate and sums of features (the embedding tracker) are the same for all groups anyway
@@ -125,8 +136,10 @@ class PrivacyConfig(Section):
     # under encryption: clients add shares of noise to sums of features and of whole updates, not all of it each
     distributed_noise: bool = False
     smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
-    min_count: int = Field(10, ge=1)  # clients and cells with a smaller released count are left out
-    retries: int = Field(1, ge=0)  # releases a client may repeat because a crash lost them; part of the plan
+    min_count: int = Field(10, ge=1, le=MOST_RECORDS)  # clients and cells with a smaller released count are left out
+    retries: int = Field(
+        1, ge=0, le=MOST_ROUNDS
+    )  # releases a client may repeat because a crash lost them; part of the plan
     dataset: str | None = None  # its name in the ledger; default: the name of the data
 
     @property
@@ -166,8 +179,9 @@ class RunConfig(Section):
     engine: Literal["local", "stacked", "flower", "flower-simulation"] = "local"
     clients: tuple[str, ...] | None = None  # Flower: the data holders' names, in their order; part of the plan
     min_clients: int | None = Field(None, ge=1)  # Flower: so many must be there to begin; default: all
-    wait: float = Field(120.0, gt=0)  # Flower: so many seconds for them to come
-    deadline: float = Field(600.0, gt=0)  # Flower: so many seconds for an answer; who is later is left out of the round
+    wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: so many seconds for them to come
+    # Flower: so many seconds for an answer; who is later is left out of the round
+    deadline: float = Field(600.0, gt=0, le=MOST_SECONDS)
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
 

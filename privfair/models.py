@@ -14,7 +14,9 @@ from torch import nn
 from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.randomness import stream
-from privfair.user_code import named_object
+from privfair.user_code import named_object, user_code
+
+MOST_PARAMETERS = 10**8  # 400 MB as float32, of which every client and round makes copies
 
 
 @contextmanager
@@ -43,6 +45,7 @@ def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dty
 
     `logistic`, `mlp` (ReLU between the hidden layers), or "package.module:factory", called with the number of features.
     """
+    own = name not in ("logistic", "mlp")
     with torch_seeded(seed, "model"):
         if name == "logistic":
             module: nn.Module = nn.Linear(features, 1)
@@ -52,11 +55,20 @@ def build_module(name: str, features: int, hidden: Sequence[int], seed: int, dty
             module = _made(name, features)
     if not isinstance(module, nn.Module):
         raise InputError("model.name", "must name a factory that returns a torch.nn.Module", type(module).__name__)
-    return module.to(dtype)
+    module = module.to(dtype)
+    if own:
+        with torch_seeded(seed, "model"):
+            _try_out(module, features, dtype)
+    return module
 
 
 def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
     sizes = [features, *hidden]
+    count = sum((before + 1) * after for before, after in pairwise([*sizes, 1]))
+    if count > MOST_PARAMETERS:  # before memory is asked for them
+        rule = f"must be a model of at most {MOST_PARAMETERS:,} parameters"
+        remedy = f"These layers on {features:,} features have {count:,}."
+        raise InputError("model.hidden", rule, list(hidden), remedy)
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -66,11 +78,21 @@ def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
 def _made(name: str, features: int) -> Any:
     """What a factory of the user's own makes; what it raises is told as an error of the configuration."""
     factory = _factory(name)
-    try:
+    rule = "must name a factory that takes the number of features"
+    with user_code("model.name", rule, name, f"It was called with {features}."):
         return factory(features)
-    except Exception as error:
-        rule = f"must name a factory that takes the number of features ({type(error).__name__}: {error})"
-        raise InputError("model.name", rule, name, f"It was called with {features}.") from error
+
+
+def _try_out(module: nn.Module, features: int, dtype: torch.dtype) -> None:
+    """Nothing, if a module of the user's own takes records of so many features; what it raises is told."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    with torch.no_grad(), user_code("model", f"must take {features} features for each of 2 records"):
+        result = module(torch.zeros(2, features, dtype=dtype))
+    for part, training in modes:
+        part.training = training
+    if not isinstance(result, torch.Tensor):
+        raise InputError("model", "must give one number for each record", type(result).__name__)
 
 
 def _factory(name: str) -> Callable[[int], Any]:

@@ -17,7 +17,7 @@ from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.fairness.cells import Cells
 from privfair.fairness.embedding import EmbeddingPlan
-from privfair.fairness.notions import Notion, notion_by_name
+from privfair.fairness.notions import Notion, notion_by_name, require_own_name
 from privfair.interfaces import Algorithm, FederatedOptimizer
 from privfair.mechanisms.update_release import UpdatePlan
 from privfair.mechanisms.vector_noise import DEFAULT_STEPS
@@ -52,6 +52,8 @@ class Parts:
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> Parts:
         """Of a run with so many clients; what a private run must not have is refused."""
         f = config.federation
+        if notion is not None:
+            require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
         embedding = _embedding(config, cells, schema, clients)
         algorithm = build_algorithm(config, schema, cells, embedding)

@@ -9,11 +9,13 @@ from typing import Any
 
 from privfair.clients.task import TaskKind
 from privfair.experiment import RunOutcome
+from privfair.fairness.gaps import headline
 from privfair.fairness.metrics import (
     Predicted,
     accuracy,
     confidence_intervals,
     group_table,
+    notion_gap,
     root_mean_squared_error,
     unfairness,
 )
@@ -23,6 +25,10 @@ from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.randomness import stream
 from privfair.versions import installed
+
+NO_FAIRNESS: dict[str, Any] = {
+    "unfairness": {}, "unfairness_of": {}, "confidence_intervals": {}, "by_attribute": {}, "groups": {},
+}  # fmt: skip
 
 
 def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
@@ -37,6 +43,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
         "bytes": {"up": setting.backend.bytes_up, "down": setting.backend.bytes_down},
         "engine": config.run.engine,
+        "notion": setting.notion,
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
         "unseen_groups": [] if setting.private is None else unseen(outcome.state.terms, setting.private.planner.cells),
@@ -78,8 +85,7 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
         rng = stream(setting.config.run.seed, "released")
         released = released_figures([reply.confusion for reply in outcome.released], schema, noise, rng)
     if setting.evaluator is None:
-        nothing: dict[str, Any] = {"accuracy": None, "unfairness": {}, "by_attribute": {}, "groups": {}}
-        return {**nothing, "confidence_intervals": {}, **(released or {}), "rmse": None, "figures": "released"}
+        return {"accuracy": None, **NO_FAIRNESS, **(released or {}), "rmse": None, "figures": "released"}
     test = setting.evaluator.predicted("test")
     return {
         "accuracy": accuracy(test, schema),
@@ -127,30 +133,33 @@ def _sizes(outcome: RunOutcome) -> dict[str, dict[str, int]]:
 
 
 def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
-    """Unfairness, intervals and tables: those of the first attribute by name, and of all by attribute."""
+    """Unfairness and its intervals, the largest over all attributes and those of each; tables by group."""
     setting = outcome.setting
-    schema, last = setting.federation.schema, outcome.history[-1]
+    schema, last, cells = setting.federation.schema, outcome.history[-1], setting.cells
     if not len(test.records):
-        return {"unfairness": {}, "confidence_intervals": {}, "by_attribute": {}, "groups": {}}
+        return dict(NO_FAIRNESS)
     rng = stream(setting.config.run.seed, "bootstrap")
-    notion = setting.notion
+    notion = cells.notion.name
     by_attribute: dict[str, dict[str, Any]] = {}
     groups: dict[str, Any] = {}
     for a, attribute in enumerate(schema.sensitive):
         intervals = confidence_intervals(test, schema, rng, attribute=a)
-        by_attribute[attribute.name] = {
-            "unfairness": unfairness(test, schema, a),
-            "confidence_intervals": intervals.figures,
-        }
+        gaps = unfairness(test, schema, a)
+        if notion not in gaps:  # on sets that the data or the user declare: without an interval
+            gaps[notion] = notion_gap(test, schema, cells, a)
+        by_attribute[attribute.name] = {"unfairness": gaps, "confidence_intervals": intervals.figures}
         groups[attribute.name] = {
             group: {**row, "intervals": intervals.groups.get(group, {})}
             for group, row in group_table(test, schema, a).items()
         }
-    first = by_attribute[schema.sensitive[0].name]
+    run = headline(by_attribute)
+    first = by_attribute[schema.sensitive[0].name]["confidence_intervals"]
+    right = {"accuracy": first["accuracy"]} if "accuracy" in first else {}
     return {
-        # what training was asked for, over all attributes and conditioning sets, is `last[notion]`
-        "unfairness": {**first["unfairness"], notion: last.get(notion), "mmd2": last.get("test_mmd2")},
-        "confidence_intervals": first["confidence_intervals"],
+        # the same sums as in the history, to the last bit; MMD² is added up over all attributes
+        "unfairness": {**run["unfairness"], notion: last.get(notion), "mmd2": last.get("test_mmd2")},
+        "unfairness_of": run["unfairness_of"],
+        "confidence_intervals": {**right, **run["confidence_intervals"]},
         "by_attribute": by_attribute,
         "groups": groups,
     }

@@ -71,7 +71,12 @@ class Agnostic(Plain):
 
 
 def project_to_simplex(v: FloatArray) -> FloatArray:
-    """The nearest vector of shares (Duchi et al. 2008, figure 1)."""
+    """The nearest vector of shares (Duchi et al. 2008, figure 1).
+
+    Adding a constant to all entries does not change it. So the largest becomes 0 first: beside large entries 1 would
+    be lost to rounding, and no entry would be found to keep.
+    """
+    v = v - v.max()
     descending = np.sort(v)[::-1]
     excess = (np.cumsum(descending) - 1) / np.arange(1, v.size + 1)
     kept = int(np.flatnonzero(descending > excess)[-1])

@@ -75,7 +75,9 @@ def sweep(
         done = carry_out(
             grid.jobs(base), where, configuration=_compared(comparable(base)), workers=workers, **watch.callbacks
         )
-        summary = summarise_sweep(done.whole(), base.data.name, base.fairness.notion)
+        whole = done.whole()
+        notion = next((row["notion"] for row in whole.done), base.fairness.notion)  # of one's own: by its own name
+        summary = summarise_sweep(whole, base.data.name, notion)
     if as_json:
         print(json.dumps(summary, allow_nan=False, ensure_ascii=False))
     else:

@@ -42,11 +42,12 @@ def train(
     Tables of the file: data (name and the dataset's options, see privfair data list), model (name hidden), fairness
     (notion lambda kernel samples), federation (method optimizer rounds local_epochs batch_size learning_rate
     drift_correction …), privacy (epsilon delta counts predictions updates …), aggregation (scheme), run (seed ledger).
-    The README explains them, and a wrong key is told with the nearest that is known.
+    The README shows the usual ones and `make docs` lists all; a wrong key is told with the nearest that is known.
     """
     from privfair.api import default_directory
     from privfair.api import train as run_training
     from privfair.config import Config
+    from privfair.fairness.notions import notion_figure
 
     if resume is not None:
         if config is not None or overrides or out is not None:
@@ -69,7 +70,7 @@ def train(
         task = progress.add_task("training", total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
         def report(row: dict[str, Any]) -> None:
-            accuracy, unfairness = _number(row.get("accuracy")), _number(row.get(resolved.fairness.notion))
+            accuracy, unfairness = _number(row.get("accuracy")), _number(notion_figure(row, resolved.fairness.notion))
             progress.update(task, completed=row["round"], accuracy=accuracy, unfairness=unfairness)
 
         def planned(plan: dict[str, Any]) -> None:
@@ -99,11 +100,12 @@ def _progress(config: Config) -> Progress:
 
 
 def _print(result: Result, config: Config) -> None:
+    from privfair.sweeps.jobs import WITHOUT_LAMBDA
+
     console = Console(highlight=False)
     metrics = result.metrics
     records = sum(c.get("test", 0) for c in metrics["data"]["clients"].values())
-    ignores_lambda = config.federation.method in ("fedavg", "agnostic", "fedfb")
-    strength = "" if ignores_lambda else f", λ = {config.fairness.strength:g}"
+    strength = "" if config.federation.method in WITHOUT_LAMBDA else f", λ = {config.fairness.strength:g}"
     clients = plural(len(metrics["data"]["clients"]), "client")
     console.print(
         f"[bold]{config.federation.method}[/] on {config.data.name}: {clients}, "
@@ -119,18 +121,23 @@ def _print(result: Result, config: Config) -> None:
     figures.add_column("figure")
     figures.add_column("value", justify="right")
     figures.add_column("95% interval", justify="right")
+    several = len(metrics["by_attribute"]) > 1
+    if several:
+        figures.add_column("between groups of")
     for name, value in {"accuracy": result.accuracy, "rmse": metrics["rmse"], **result.unfairness}.items():
         if value is not None:
             interval = metrics["confidence_intervals"].get(name)
             label = name if name in ("accuracy", "rmse") else f"unfairness: {name}"
-            figures.add_row(label, f"{value:.4f}", f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else "")
+            between = "all, added up" if name == "mmd2" else escape(metrics["unfairness_of"].get(name, ""))
+            cells = [label, f"{value:.4f}", f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else ""]
+            figures.add_row(*cells, *([between] if several else []))
     if figures.row_count:
         console.print(figures)
     for attribute, table in metrics["groups"].items():
         console.print(_group_table(attribute, table))
-    for attribute, about in list(metrics["by_attribute"].items())[1:]:
+    for attribute, about in metrics["by_attribute"].items() if several else ():
         told = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
-        console.print(f"unfairness by {attribute}: {told}")
+        console.print(f"unfairness by {attribute}: {told}", markup=False)
     for note in metrics["data"]["notes"]:
         console.print(f"{config.data.name}: {note}", style="dim", markup=False)
     if metrics["unseen_groups"]:

@@ -32,14 +32,16 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def whole_number(name: str, value: Any, *, at_least: int) -> int:
-    """The value as an int, if it is a whole number that is large enough."""
+def whole_number(name: str, value: Any, *, at_least: int, at_most: int | None = None) -> int:
+    """The value as an int, if it is a whole number that is large enough, and not too large."""
     try:
         number = operator.index(value)
     except TypeError:
         raise InputError(name, "must be a whole number", value) from None
     if isinstance(value, bool) or number < at_least:
         raise InputError(name, f"must be a whole number, at least {at_least}", value)
+    if at_most is not None and number > at_most:
+        raise InputError(name, f"must be at most {at_most:,}", value)
     return number
 
 

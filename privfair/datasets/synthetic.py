@@ -18,6 +18,8 @@ from privfair.datasets.records import Federation, Records, Schema, SensitiveAttr
 from privfair.datasets.split import held_out
 
 CLIENTS = 10
+MOST_CLIENTS = 100_000
+MOST_NUMBERS = 10**8  # of all features of all records: 0.8 GB, of which copies are made
 
 
 def load(
@@ -46,7 +48,10 @@ def load(
     test records of a perfect classifier show an unfairness of a few hundredths by chance.
     """
     counts = _sizes(clients, records, sizes)
-    dimensions = whole_number("dimensions", dimensions, at_least=1)
+    dimensions = whole_number("dimensions", dimensions, at_least=1, at_most=MOST_NUMBERS)
+    if sum(counts) * dimensions > MOST_NUMBERS:
+        rule, found = f"must have at most {MOST_NUMBERS:,} numbers in all", sum(counts) * dimensions
+        raise InputError("synthetic data", rule, found, "Ask for fewer clients, records or dimensions.")
     alpha = fraction("alpha", alpha, remedy="It is the share of records from the client's own mixture component.")
     with_attribute, alternating = flag("attribute_as_feature", attribute_as_feature), flag("balanced", balanced)
     parts = [
@@ -75,13 +80,13 @@ def load(
 def _sizes(clients: Any, records: Any, sizes: Any) -> list[int]:
     """How many records each client has."""
     if sizes is None:
-        count = whole_number("records", records, at_least=1)
-        return [count] * whole_number("clients", clients, at_least=1)
+        count = whole_number("records", records, at_least=1, at_most=MOST_NUMBERS)
+        return [count] * whole_number("clients", clients, at_least=1, at_most=MOST_CLIENTS)
     if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not sizes:
         raise InputError("sizes", "must be a list of whole numbers", sizes, "For example [50, 150, 250, 100, 50, 100].")
     if clients not in (CLIENTS, len(sizes)):
         raise InputError("clients", f"must agree with sizes, which has {len(sizes)}", clients, "Give one of the two.")
-    return [whole_number("sizes", size, at_least=1) for size in sizes]
+    return [whole_number("sizes", size, at_least=1, at_most=MOST_NUMBERS) for size in sizes]
 
 
 def _every_so_often(k: int, count: int, test_fraction: float) -> NDArray[np.bool_]:

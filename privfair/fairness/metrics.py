@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from privfair.arrays import FloatArray
 from privfair.datasets.records import Records, Schema
 from privfair.fairness.cells import Cells
+from privfair.fairness.gaps import largest, most_of, spread
 from privfair.kernels.base import Kernel
 from privfair.kernels.mmd import mmd2
 
@@ -55,12 +56,19 @@ def unfairness(predicted: Predicted, schema: Schema, attribute: int = 0) -> dict
     return _differences(_Sample.of(predicted, schema, attribute).rates())
 
 
-def notion_gap(predicted: Predicted, schema: Schema, cells: Cells) -> float | None:
-    """The largest difference between groups on the conditioning sets of a notion, over all attributes."""
+def largest_unfairness(predicted: Predicted, schema: Schema) -> dict[str, float | None]:
+    """By notion the largest difference between groups over all attributes."""
+    return largest([unfairness(predicted, schema, a) for a in range(len(schema.sensitive))])
+
+
+def notion_gap(predicted: Predicted, schema: Schema, cells: Cells, attribute: int | None = None) -> float | None:
+    """The largest difference between groups on the conditioning sets of a notion, of one attribute or over all."""
     values = predicted.losses if cells.notion.score == "loss" else _chosen(predicted, schema)
     member = cells.membership(predicted.records)
     spreads = []
     for comparison in cells.comparisons:
+        if attribute not in (None, comparison.attribute):
+            continue
         means = [values[member[:, c]].mean() for c in comparison.cells if member[:, c].any()]
         if len(means) > 1:
             spreads.append(float(max(means) - min(means)))
@@ -134,26 +142,23 @@ class _Sample:
 
 def _differences(rates: Mapping[str, FloatArray]) -> dict[str, float | None]:
     """The largest difference between groups, by notion."""
-
-    def spread(name: str) -> float | None:
-        known = rates[name][~np.isnan(rates[name])]
-        return float(known.max() - known.min()) if known.size > 1 else None
-
     if "selection_rate" not in rates:
-        return {"statistical_parity": spread("mean_score"), "risk_parity": spread("mean_loss")}
-    opportunity, equality = spread("true_positive_rate"), spread("false_positive_rate")
-    both = [value for value in (opportunity, equality) if value is not None]
+        return {"statistical_parity": spread(rates["mean_score"]), "risk_parity": spread(rates["mean_loss"])}
+    opportunity, equality = spread(rates["true_positive_rate"]), spread(rates["false_positive_rate"])
     return {
-        "statistical_parity": spread("selection_rate"),
-        "risk_parity": spread("mean_loss"),
+        "statistical_parity": spread(rates["selection_rate"]),
+        "risk_parity": spread(rates["mean_loss"]),
         "equal_opportunity": opportunity,
         "predictive_equality": equality,
-        "equalized_odds": max(both) if both else None,
+        "equalized_odds": most_of((opportunity, equality)),
     }
 
 
 def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dict[str, dict[str, float | None]]:
-    """For each group: size, accuracy, selection rate, true and false positive rate, mean score; rates by fairlearn."""
+    """For each group: size, accuracy, selection rate, true and false positive rate, mean score; rates by fairlearn.
+
+    A rate of a group without such labels is None (fairlearn says 0).
+    """
     import warnings
 
     from fairlearn.metrics import (
@@ -193,9 +198,11 @@ def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dic
             y_pred=predictions,
             sensitive_features=groups,
         )
-        with warnings.catch_warnings():  # a rate of a group without such labels is undefined: it becomes None below
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UndefinedMetricWarning)
             table = frame.by_group.join(scores.by_group)
+        for label, name in ((1, "true_positive_rate"), (0, "false_positive_rate")):
+            table.loc[~table.index.isin(groups[labels == label]), name] = np.nan
     else:
         table = MetricFrame(
             metrics={"records": count, "mean_score": mean_prediction},

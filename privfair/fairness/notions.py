@@ -6,19 +6,28 @@ sets (Rychener, Kuhn & Hu 2025, Table 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.records import Records, Schema
-from privfair.user_code import named_object
+from privfair.user_code import named_object, user_code
 
 Score = Literal["prediction", "loss"]
+
+# Columns of histories and results: the figure of a notion that is called like one of them would take its place.
+COLUMNS = frozenset((
+    "round", "accuracy", "rmse", "mmd2", "unfairness", "notion", "history",
+    *(f"{part}_{figure}" for part in ("train", "test") for figure in ("loss", "mmd2", "objective")),
+    "schema", "series", "method", "parameter", "value", "lambda", "seed", "epsilon_target", "status", "reason",
+    "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "delta",
+    "rounds", "bytes_up", "bytes_down", "seconds", "engine",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,9 +39,10 @@ class ConditioningSet:
 
     def members(self, records: Records) -> NDArray[np.bool_]:
         """For each record, whether it is in the set."""
-        found = np.asarray(self.contains(records), dtype=bool)
+        rule = f"must say yes or no for each record: an array of shape {(len(records),)}"
+        with user_code(f"conditioning set {self.name!r}", rule):
+            found = np.asarray(self.contains(records), dtype=bool)
         if found.shape != (len(records),):
-            rule = f"must say yes or no for each record: an array of shape {(len(records),)}"
             raise InputError(f"conditioning set {self.name!r}", rule, f"shape {found.shape}")
         return found
 
@@ -50,6 +60,18 @@ class Notion:
     sets: tuple[ConditioningSet, ...]
     exclusive: bool = False
     partition: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no name of its own, no score or no set."""
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise InputError("name of a notion", "must be a text that is not empty", self.name)
+        if self.name in COLUMNS or self.name.startswith("unfairness_"):
+            raise InputError("name of a notion", "must not be that of another figure", self.name, "Choose another.")
+        if self.score not in get_args(Score):
+            raise InputError(f"score of notion {self.name!r}", "must be prediction or loss", self.score)
+        if not isinstance(self.sets, tuple | list) or not all(isinstance(s, ConditioningSet) for s in self.sets):
+            rule, remedy = "must be a tuple of ConditioningSet", "One set: (SET,), with a comma."
+            raise InputError(f"sets of notion {self.name!r}", rule, self.sets, remedy)
 
     @property
     def sets_of_a_record(self) -> int:
@@ -129,11 +151,32 @@ def own_notion(name: str, schema: Schema) -> Notion | None:
     if ":" not in name:
         return None
     found = named_object("fairness.notion", name, "a notion")
-    notion = found if isinstance(found, Notion) or not callable(found) else found(schema)
+    notion = found
+    if callable(found) and not isinstance(found, Notion):
+        with user_code("fairness.notion", "must name a Notion, or a function of the schema that makes one", name):
+            notion = found(schema)
     if not isinstance(notion, Notion) or not notion.sets:
         rule = "must name a Notion with at least one conditioning set, or a function of the schema that makes one"
         raise InputError("fairness.notion", rule, notion, "See privfair.fairness.notions.Notion.")
+    require_own_name(notion)
     return notion
+
+
+def require_own_name(notion: Notion) -> None:
+    """Nothing, unless a notion of the user's own has the name of a known one, which every history tells beside it."""
+    if notion.name in _FIXED and notion != _FIXED[notion.name]:
+        rule = "must not be that of a known notion, whose figure it would take the place of"
+        raise InputError("name of a notion", rule, notion.name, "Choose another.")
+
+
+def notion_figure(row: Mapping[str, float | int | None], notion: str) -> float | int | None:
+    """The figure of the configured notion in a line of a history; None where it has none.
+
+    That of "package.module:name" is in the column of the notion's own name: the only one that nothing else is called.
+    """
+    if ":" not in notion:
+        return row.get(notion)
+    return next((value for name, value in row.items() if name not in COLUMNS and name not in _FIXED), None)
 
 
 def _declared(index: int, label: str) -> ConditioningSet:

@@ -9,11 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
-from privfair.datasets.records import Schema
+from privfair.datasets.records import Schema, SensitiveAttribute
+from privfair.fairness.gaps import headline, interval_around, most_of, spread
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
 
 Tables = list[NDArray[np.int64]]  # one per attribute: (groups, label, decision), over all clients
+Rates = dict[str, FloatArray]  # by group, NaN where a group has no such records
+# Which rates a notion compares; of several the largest difference counts.
+COMPARED = {
+    "statistical_parity": ("selection_rate",),
+    "equal_opportunity": ("true_positive_rate",),
+    "predictive_equality": ("false_positive_rate",),
+    "equalized_odds": ("true_positive_rate", "false_positive_rate"),
+}
 
 
 def released_figures(
@@ -26,69 +35,95 @@ def released_figures(
 ) -> dict[str, Any]:
     """Accuracy, and for each attribute rates by group and their largest gaps, from every client's noisy counts.
 
-    Intervals (95%) are of the noise alone: the same figures with as much noise once more, drawn `draws` times from
-    `rng`. They say nothing that the released counts do not.
+    Intervals (95%) are of the noise alone: how far as much noise once more, drawn `draws` times from `rng`, moves the
+    figures. They say nothing that the released counts do not.
     """
     totals = [np.sum([client[a] for client in replies], axis=0) for a in range(len(schema.sensitive))]
-    found = _figures(totals, schema)
+    found = [_rates(table) for table in totals]
+    again: list[float] = []  # the accuracy
+    errors: list[dict[str, list[float]]] = [{} for _ in totals]  # of each attribute's gaps, by notion
     entropy = SeededEntropy(rng)
-    again: dict[str, list[float]] = {}
     for _ in range(draws):
         noisy = []
         for table in totals:
             shape = (len(replies), *table.shape)
             noisy.append(table + noise.release(np.zeros(shape, dtype=np.int64), entropy).sum(axis=0))
-        redrawn = _figures(noisy, schema)
-        for name, value in {"accuracy": redrawn["accuracy"], **redrawn["unfairness"]}.items():
-            if value is not None:
-                again.setdefault(name, []).append(value)
-    intervals = {name: np.quantile(values, (0.025, 0.975)).tolist() for name, values in again.items()}
-    return {**found, "confidence_intervals": intervals}
+        accuracy = _accuracy(noisy[0])
+        if accuracy is not None:
+            again.append(accuracy)
+        for rates, table, own in zip(found, noisy, errors, strict=True):
+            redrawn = _rates(table)
+            for notion, error in _gaps({name: redrawn[name] - rates[name] for name in rates}).items():
+                if error is not None:
+                    own.setdefault(notion, []).append(error)
+    by_attribute = {
+        attribute.name: _about(_gaps(rates), own)
+        for attribute, rates, own in zip(schema.sensitive, found, errors, strict=True)
+    }
+    run = headline(by_attribute)
+    if again:
+        run["confidence_intervals"] = {
+            "accuracy": np.quantile(again, (0.025, 0.975)).tolist(),
+            **run["confidence_intervals"],
+        }
+    return {
+        "accuracy": _accuracy(totals[0]),
+        **run,
+        "by_attribute": by_attribute,
+        "groups": {
+            attribute.name: _rows(attribute, table, rates)
+            for attribute, table, rates in zip(schema.sensitive, totals, found, strict=True)
+        },
+    }
 
 
-def _figures(totals: Tables, schema: Schema) -> dict[str, Any]:
-    """The figures of summed counts.
+def _counts(table: NDArray[np.int64]) -> FloatArray:
+    """Cut at 0 only after summing over clients: sums of unclamped noisy counts are unbiased."""
+    counts: FloatArray = np.maximum(table, 0).astype(float)
+    return counts
 
-    They are cut at 0 only after summing over clients: sums of unclamped noisy counts are unbiased. A rate without
-    records is None.
-    """
-    by_attribute: dict[str, Any] = {}
-    groups: dict[str, Any] = {}
-    accuracy = None
-    for a, attribute in enumerate(schema.sensitive):
-        table: FloatArray = np.maximum(totals[a], 0).astype(float)
-        if a == 0 and table.sum() > 0:
-            accuracy = float((table[:, 0, 0] + table[:, 1, 1]).sum() / table.sum())
-        rates = {
-            "selection_rate": _rate(table[:, :, 1].sum(axis=1), table.sum(axis=(1, 2))),
-            "true_positive_rate": _rate(table[:, 1, 1], table[:, 1].sum(axis=1)),
-            "false_positive_rate": _rate(table[:, 0, 1], table[:, 0].sum(axis=1)),
-        }
-        groups[attribute.name] = {
-            value: {"records": float(table[g].sum()), **{name: _number(rate[g]) for name, rate in rates.items()}}
-            for g, value in enumerate(attribute.values)
-        }
-        gaps = {name: _gap(rate) for name, rate in rates.items()}
-        odds = [gap for gap in (gaps["true_positive_rate"], gaps["false_positive_rate"]) if gap is not None]
-        by_attribute[attribute.name] = {
-            "unfairness": {
-                "statistical_parity": gaps["selection_rate"],
-                "equal_opportunity": gaps["true_positive_rate"],
-                "predictive_equality": gaps["false_positive_rate"],
-                "equalized_odds": max(odds) if odds else None,
-            }
-        }
-    first = by_attribute[schema.sensitive[0].name]["unfairness"]
-    return {"accuracy": accuracy, "unfairness": first, "by_attribute": by_attribute, "groups": groups}
+
+def _accuracy(table: NDArray[np.int64]) -> float | None:
+    counts = _counts(table)
+    return float((counts[:, 0, 0] + counts[:, 1, 1]).sum() / counts.sum()) if counts.sum() > 0 else None
+
+
+def _rates(table: NDArray[np.int64]) -> Rates:
+    counts = _counts(table)
+    return {
+        "selection_rate": _rate(counts[:, :, 1].sum(axis=1), counts.sum(axis=(1, 2))),
+        "true_positive_rate": _rate(counts[:, 1, 1], counts[:, 1].sum(axis=1)),
+        "false_positive_rate": _rate(counts[:, 0, 1], counts[:, 0].sum(axis=1)),
+    }
+
+
+def _gaps(rates: Rates) -> dict[str, float | None]:
+    """By notion the largest difference between groups."""
+    found = {name: spread(rate) for name, rate in rates.items()}
+    return {notion: most_of(found[name] for name in names) for notion, names in COMPARED.items()}
+
+
+def _about(gaps: dict[str, float | None], errors: dict[str, list[float]]) -> dict[str, Any]:
+    """An attribute's gaps and their intervals."""
+    intervals = {
+        notion: list(interval_around(gap, errors[notion]))
+        for notion, gap in gaps.items()
+        if gap is not None and notion in errors
+    }
+    return {"unfairness": gaps, "confidence_intervals": intervals}
+
+
+def _rows(attribute: SensitiveAttribute, table: NDArray[np.int64], rates: Rates) -> dict[str, dict[str, float | None]]:
+    """By group: records and rates; a rate without records is None."""
+    sizes = _counts(table).sum(axis=(1, 2))
+    return {
+        value: {"records": float(sizes[g]), **{name: _number(rate[g]) for name, rate in rates.items()}}
+        for g, value in enumerate(attribute.values)
+    }
 
 
 def _rate(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)
-
-
-def _gap(rates: FloatArray) -> float | None:
-    known = rates[np.isfinite(rates)]
-    return float(known.max() - known.min()) if known.size > 1 else None
 
 
 def _number(value: float) -> float | None:

@@ -25,6 +25,7 @@ from accountant.bounds import Method, spent
 from accountant.calibration import Channel
 from accountant.errors import InputError
 from accountant.events import Composed, Nothing
+from privfair.config import MOST_LOCAL_STEPS
 from privfair.kernels.parse import parse_kernel
 from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.vector_noise import VectorNoise
@@ -107,7 +108,12 @@ class Planner(PlannedChannels):
 
     def steps(self, sampling_rate: float) -> int:
         """Local steps of a round: configured, or as many as make the configured epochs in the mean."""
-        return self.config.local_steps or max(1, round(self.work.epochs / sampling_rate))
+        steps = self.config.local_steps or max(1, round(self.work.epochs / sampling_rate))
+        if steps > MOST_LOCAL_STEPS and self.config.updates == "dp_sgd":
+            rule = f"must be at most {MOST_LOCAL_STEPS:,} a round (local_epochs / sampling rate)"
+            remedy = "Take larger minibatches (federation.batch_size, privacy.sampling_rate), or fewer local_epochs."
+            raise InputError("local steps", rule, steps, remedy)
+        return steps
 
     def _configured(self, clients: int = 1) -> Sampling:
         """The sampling of a plan of one phase, with every cell taking part."""
@@ -131,6 +137,8 @@ class Planner(PlannedChannels):
             rule = "must be given where rates are planned from released counts"
             remedy = "Or give privacy.sampling_rate and privacy.prediction_rate: then the plan is fixed beforehand."
             raise InputError("privacy.epsilon", rule, None, remedy)
+        if c.sampling_rate is not None:
+            self.steps(c.sampling_rate)
         if self.one_phase and c.counts != "public":
             self.calibrated(self._configured())
             return

@@ -79,7 +79,7 @@ def statement(
         "by_round": {str(k): _number(v) for k, v in accountant.by_round(delta, "rdp").items()},
         "change_of_group": _changes(accountant, delta),
         "noise": noise(terms, config.run.engine),
-        "objective": objective(config, terms),
+        "objective": objective(config, terms, planner.cells.notion.name),
         "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
         "not_covered": [
             *_not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
@@ -193,13 +193,12 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
     return found
 
 
-def objective(config: Config, terms: Terms) -> str:
+def objective(config: Config, terms: Terms, notion: str) -> str:
     """The penalty that is really followed, in words."""
     fairness = config.fairness
     if config.federation.method != "mmd_fedavg":
         return "the task loss alone"
-    notion = fairness.notion if ":" in fairness.notion else fairness.notion.replace("_", " ")
-    name = f"{fairness.strength:g} × MMD² of {notion} under the kernel {fairness.kernel}"
+    name = f"{fairness.strength:g} × MMD² of {notion.replace('_', ' ')} under the kernel {fairness.kernel}"
     if fairness.tracker == "embedding":
         count = "" if terms.embedding is None else f"{terms.embedding.noise.count} "
         return f"task loss + {name}, by the means of {count}features of all scores; their noise does not change it"

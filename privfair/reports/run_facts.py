@@ -24,7 +24,7 @@ from privfair.config import Config
 from privfair.privacy.books import dataset_name
 from privfair.run_directory import RunDirectory
 
-FIGURES = ("accuracy", "unfairness", "confidence_intervals", "by_attribute", "groups")
+FIGURES = ("accuracy", "unfairness", "unfairness_of", "confidence_intervals", "by_attribute", "groups")
 Table = dict[str, Any]
 
 
@@ -38,6 +38,11 @@ class RunFacts:
     exact: Table | None
     history: tuple[dict[str, float | None], ...]
     files: Mapping[str, str]  # name -> SHA-256
+
+    @property
+    def notion(self) -> str:
+        """The name of the notion that the model was trained for, which may be one of the user's own."""
+        return str(self.released["notion"])
 
     @property
     def private(self) -> bool:
@@ -77,11 +82,13 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
     names = list(metrics["data"]["clients"])
     known = counts is not None and len(counts) == len(names)
     return {
-        "figures": None if figures is None else {name: figures[name] for name in FIGURES},
+        "figures": None if figures is None else {name: figures[name] for name in FIGURES if name in figures},
         "privacy": metrics["privacy"],
         "aggregation": metrics["aggregation"],
         "bytes": metrics["bytes"],
         "engine": metrics["engine"],
+        # named, not measured; in runs of older versions the configuration is what tells it
+        "notion": metrics.get("notion", config.fairness.notion),
         "rounds": metrics["rounds"],
         "unseen": metrics.get("unseen_groups", []),
         "absent": metrics["absent"],

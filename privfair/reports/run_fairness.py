@@ -58,11 +58,12 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Figures of one kind: released or exact."""
+    """Figures of one kind: released or exact. `largest`: the gaps over all attributes, each with whose it is, last."""
 
     kind: str
     note: str
     accuracy: Cell | None
+    largest: list[list[Any]]
     attributes: list[Attribute]
     sentence: str
 
@@ -82,15 +83,27 @@ def _fairness(kind: str, note: str, figures: Mapping[str, Any], facts: RunFacts)
     accuracy = None
     if figures["accuracy"] is not None:
         accuracy = rate_cell(figures["accuracy"], figures["confidence_intervals"].get("accuracy"))
+    several = len(figures["groups"]) > 1
+    largest = [
+        [*_gap(notion, value, figures["confidence_intervals"].get(notion), shares), _owner(figures, notion)]
+        for notion, value in figures["unfairness"].items()
+        if value is not None and _owner(figures, notion)
+    ]
     attributes = []
     for number, (name, groups) in enumerate(figures["groups"].items()):
-        about = figures["by_attribute"][name]
-        first = number == 0
-        # the first attribute's own figures are those of the run, with what its notion adds
-        gaps = figures["unfairness"] if first else about["unfairness"]
-        intervals = figures["confidence_intervals"] if first else about.get("confidence_intervals", {})
-        attributes.append(_attribute(f"{kind}-{number}", name, groups, gaps, intervals, shares))
-    return Fairness(kind, note, accuracy, attributes, _sentence(figures, facts, shares))
+        # the gaps of a single attribute are those of the run, with what its notion adds
+        about = figures["by_attribute"][name] if several else figures
+        intervals = about.get("confidence_intervals", {})
+        attributes.append(_attribute(f"{kind}-{number}", name, groups, about["unfairness"], intervals, shares))
+    return Fairness(kind, note, accuracy, largest, attributes, _sentence(figures, facts, shares))
+
+
+def _owner(figures: Mapping[str, Any], notion: str) -> str:
+    """The attribute whose groups differ so much; "" where a run of an older version does not tell."""
+    names = list(figures["groups"])
+    if len(names) == 1:
+        return str(names[0])
+    return "all, added up" if notion == "mmd2" else str(figures.get("unfairness_of", {}).get(notion, ""))
 
 
 def _attribute(
@@ -116,9 +129,14 @@ def _attribute(
     )
 
 
+def words_of(notion: str) -> tuple[str, str]:
+    """A notion's title and what it compares between groups; `notion` is its name, also of one of the user's own."""
+    return NOTIONS.get(notion, (notion.replace("_", " ").capitalize(), "what this notion compares"))
+
+
 def _gap(notion: str, value: float, interval: Any, shares: bool) -> list[Any]:
     """Name, what is compared, the largest difference, its interval."""
-    title, what = NOTIONS.get(notion, (notion.replace("_", " ").capitalize(), "what this notion compares"))
+    title, what = words_of(notion)
     if shares and notion in OF_SHARES:
         return [title, what, Cell(points(value), value), points_span(interval)]
     if not shares and notion == "statistical_parity":
@@ -129,19 +147,28 @@ def _gap(notion: str, value: float, interval: Any, shares: bool) -> list[Any]:
 
 def _sentence(figures: Mapping[str, Any], facts: RunFacts, shares: bool) -> str:
     """What the model does to groups, in one sentence, by the notion it was trained for."""
-    notion = facts.config.fairness.notion
+    notion, instead = facts.notion, ""
     value = figures["unfairness"].get(notion)
     if value is None:
+        instead = f" There is no figure here of {words_of(notion)[0]}, which the model was trained for."
         notion, value = "statistical_parity", figures["unfairness"].get("statistical_parity")
     if value is None:
         return ""
-    names = [f"{name} ({', '.join(groups)})" for name, groups in figures["groups"].items()]
+    owner = _owner(figures, notion)
+    if not owner:
+        return ""
+    groups = f"{owner} ({', '.join(figures['groups'][owner])})"
+    among = ", of all sensitive attributes the one with the largest difference," if len(figures["groups"]) > 1 else ","
     interval = figures["confidence_intervals"].get(notion)
     if shares and notion in OF_SHARES:
         between = f" (95% interval {points_span(interval)})" if interval else ""
-        return f"Between the groups of {names[0]}, {NOTIONS[notion][1]} differs by at most {points(value)}{between}."
-    what = "the mean prediction" if notion == "statistical_parity" else NOTIONS.get(notion, (notion, notion))[1]
-    return f"Between the groups of {names[0]}, {what} differs by at most {value:.4f}."
+        return (
+            f"Between the groups of {groups}{among} {NOTIONS[notion][1]} differs by at most {points(value)}{between}."
+            f"{instead}"
+        )
+    own = ("", f"what {notion!r} compares")
+    what = "the mean prediction" if notion == "statistical_parity" else NOTIONS.get(notion, own)[1]
+    return f"Between the groups of {groups}{among} {what} differs by at most {value:.4f}.{instead}"
 
 
 def rounds_of(facts: RunFacts) -> Figure | None:
@@ -150,17 +177,19 @@ def rounds_of(facts: RunFacts) -> Figure | None:
     if len(history) < 2:
         return None
     shares = facts.released["model"]["task"] == "binary"
-    notion = facts.config.fairness.notion
+    notion = facts.notion
     names = {"accuracy": "right decisions", notion: f"unfairness: {notion.replace('_', ' ')}"}
     lines = {
         told: [row.get(name) for row in history]
         for name, told in names.items()
         if any(row.get(name) is not None for row in history)
     }
+    several = facts.exact is not None and len(facts.exact["groups"]) > 1
+    over = " Unfairness is the largest over all sensitive attributes." if several else ""
     return over_rounds(
         "rounds",
         "Accuracy and unfairness, round by round.",
-        "Exact figures of the simulation, on the test records of all data holders.",
+        f"Exact figures of the simulation, on the test records of all data holders.{over}",
         [int(row["round"] or 0) for row in history],
         lines,
         y="share" if shares else "value",

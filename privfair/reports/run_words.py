@@ -8,7 +8,7 @@ from typing import Any
 from privfair.reports.guessing import shown_guesses
 from privfair.reports.numbers import Cell, count, delta, plural, shown, size
 from privfair.reports.run_facts import RunFacts
-from privfair.reports.run_fairness import NOTIONS, Fairness
+from privfair.reports.run_fairness import NOTIONS, Fairness, words_of
 
 METHODS = {
     "mmd_fedavg": "fairness tracking: all data holders follow one measure of unfairness over all records",
@@ -99,11 +99,12 @@ def tiles(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) -> l
     found = []
     if fairness:
         best = fairness[0]
-        notion = NOTIONS.get(facts.config.fairness.notion, ("",))[0]
-        row = next((row for row in best.attributes[0].gaps if row[0] == notion), None)
+        notion = words_of(facts.notion)[0]
+        row = next((row for row in best.largest if row[0] == notion), None)
         if row is not None:
             value = row[2].text.replace(" percentage points", " pp")
-            more = f"{row[0]}{f', 95% interval {row[3]}' if row[3] else ''}"
+            of = f" by {row[4]}" if len(best.attributes) > 1 and row[4] else ""
+            more = f"{row[0]}{of}{f', 95% interval {row[3]}' if row[3] else ''}"
             found.append(Tile("Largest difference between groups", value, more, row[2].value))
         if best.accuracy is not None:
             remark = best.accuracy.remark
@@ -128,14 +129,14 @@ def settings(facts: RunFacts) -> dict[str, str]:
     """What was done, for people."""
     config, released = facts.config, facts.released
     strength = config.fairness.strength
-    title = NOTIONS.get(config.fairness.notion, (config.fairness.notion,))[0]
+    title, compared = words_of(facts.notion)
     task = "yes or no" if released["model"]["task"] == "binary" else "a number"
     found = {
         "Data": subject(facts),
         "Data holders": count(len(released["data"]["clients"])),
         "Model": f"{released['model']['name']}, {plural(released['model']['parameters'], 'parameter')}; says {task}",
         "Method": METHODS.get(config.federation.method, config.federation.method),
-        "Fairness notion": f"{title}: {NOTIONS.get(config.fairness.notion, ('', ''))[1]}".rstrip(": "),
+        "Fairness notion": f"{title}: {compared}" if facts.notion in NOTIONS else title,
         "Weight of fairness": f"λ = {strength:g}",
         "Rounds": count(released["rounds"]),
         "Engine": released["engine"],

@@ -42,6 +42,13 @@ def test_projection_onto_the_simplex(v: np.ndarray) -> None:
     assert gradient[p > 1e-12].max() <= gradient.min() + 1e-9
 
 
+@pytest.mark.parametrize("size", [1e9, 1e300])
+def test_projection_of_large_entries(size: float) -> None:
+    """Beside 1e300 a 1 is lost to rounding: what is far above the rest has all, and equal entries share."""
+    np.testing.assert_array_equal(project_to_simplex(np.array([1.0, size, -size])), [0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(project_to_simplex(np.array([size, 0.0, size])), [0.5, 0.0, 0.5])
+
+
 def test_projection_against_an_optimiser() -> None:
     v = np.array([0.9, 0.4, -0.2, 0.6])
     answer = minimize(

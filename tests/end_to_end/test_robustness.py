@@ -75,6 +75,10 @@ def write_models(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "    return nn.Linear(n, 2)",
         "def nothing(n):",
         "    return 'a model'",
+        "def fixed(n):",
+        "    return nn.Linear(3, 1)",
+        "def recurrent(n):",
+        "    return nn.LSTM(n, 1)",
     ]
     (folder / "user_models.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(folder))
@@ -113,6 +117,8 @@ def test_modules_that_cannot_be_averaged_are_refused(tmp_path: Path, monkeypatch
         ("normed", "must keep nothing but parameters.*running_mean.*GroupNorm"),
         ("wide", "must give one number for each record"),
         ("nothing", "returns a torch.nn.Module; found 'str'"),
+        ("fixed", "^model must take 10 features for each of 2 records; found 'RuntimeError: mat1 and mat2 shapes"),
+        ("recurrent", "^model must give one number for each record; found 'tuple'"),
     ):
         with pytest.raises(InputError, match=message):
             privfair.train(data={"clients": 2, "records": 20}, model={"name": f"user_models:{name}"}, federation=FAST)

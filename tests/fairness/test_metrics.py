@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
@@ -13,6 +15,7 @@ from privfair.fairness.metrics import (
     accuracy,
     confidence_intervals,
     group_table,
+    largest_unfairness,
     notion_gap,
     penalty_mmd2,
     unfairness,
@@ -119,3 +122,50 @@ def test_one_record_alone() -> None:
     table = group_table(predicted, schema)
     assert [row["records"] for row in table.values()] == [1]
     assert confidence_intervals(predicted, schema, np.random.default_rng(0)).figures == {}
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_rate_of_a_group_without_such_labels_is_none() -> None:
+    """Group 0 has no negative labels, group 1 no positive ones."""
+    predicted, schema = example(90, 3)
+    groups = predicted.records.groups[:, 0]
+    labels = np.select([groups == 0, groups == 1], [1, 0], predicted.records.labels)
+    predicted = replace(predicted, records=replace(predicted.records, labels=labels))
+    table = group_table(predicted, schema)
+    assert table["c0"]["false_positive_rate"] is None
+    assert table["c1"]["true_positive_rate"] is None
+    chosen = predicted.predictions >= 0.5
+    assert table["c0"]["true_positive_rate"] == pytest.approx(chosen[groups == 0].mean())
+    assert table["c1"]["false_positive_rate"] == pytest.approx(chosen[groups == 1].mean())
+    assert None not in table["c2"].values()
+    intervals = confidence_intervals(predicted, schema, np.random.default_rng(0))
+    assert "false_positive_rate" not in intervals.groups["c0"]
+    assert "true_positive_rate" not in intervals.groups["c1"]
+    rates = [table[g]["false_positive_rate"] or 0.0 for g in ("c1", "c2")]
+    assert unfairness(predicted, schema)["predictive_equality"] == pytest.approx(abs(rates[0] - rates[1]))
+    alone = int(np.flatnonzero(groups == 0)[0])
+    assert group_table(predicted_of(predicted, [alone]), schema)["c0"]["false_positive_rate"] is None
+
+
+def predicted_of(predicted: Predicted, rows: list[int]) -> Predicted:
+    """Some of the records."""
+    return Predicted(
+        predicted.records.take(rows), predicted.predictions[rows], predicted.losses[rows], predicted.scores[rows]
+    )
+
+
+def test_unfairness_of_several_attributes_is_the_largest_of_them() -> None:
+    predicted, one = example(300, 2)
+    far = (predicted.predictions >= 0.6).astype(int)  # a second attribute, which decisions follow
+    records = replace(predicted.records, groups=np.column_stack([predicted.records.groups, far]))
+    predicted = replace(predicted, records=records)
+    schema = replace(one, sensitive=(*one.sensitive, SensitiveAttribute("shape", ("round", "square"))))
+    own = [unfairness(predicted, schema, a) for a in (0, 1)]
+    found = largest_unfairness(predicted, schema)
+    assert found["statistical_parity"] == own[1]["statistical_parity"]
+    assert found == {name: max(own[0][name] or 0.0, own[1][name] or 0.0) for name in found}
+    assert largest_unfairness(predicted, one) == own[0]  # of one attribute: its own
+    cells = Cells.of(EQUALIZED_ODDS, schema)
+    for a in (0, 1):
+        assert notion_gap(predicted, schema, cells, a) == pytest.approx(own[a]["equalized_odds"])
+    assert notion_gap(predicted, schema, cells) == pytest.approx(found["equalized_odds"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
+from privfair.datasets.records import Schema, SensitiveAttribute
 from privfair.fairness.released import released_figures
 from privfair.mechanisms import CountNoise, SeededEntropy
 from tests.end_to_end.federations import toy
@@ -33,3 +35,53 @@ def test_intervals_cover_the_truth() -> None:
         ]["accuracy"]
         hits += low <= 1100 / 1600 <= high
     assert hits >= 160
+
+
+def with_attributes(*groups: int) -> Schema:
+    """Binary labels, and attributes of so many groups."""
+    sensitive = (SensitiveAttribute(f"s{a}", tuple(map(str, range(n)))) for a, n in enumerate(groups))
+    return Schema(("x",), "binary", "y", (0, 1), tuple(sensitive))
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+@pytest.mark.parametrize("notion", ["statistical_parity", "equalized_odds"])
+def test_intervals_cover_a_gap_of_zero(groups: int, notion: str) -> None:
+    """Of 150 at least as many as 95% coverage gives but once in 10⁵; the quantile of 200 draws takes one percent."""
+    noise, entropy = CountNoise("laplace", 10.0), SeededEntropy(np.random.default_rng(groups))
+    same = np.tile(EXACT[:1], (groups, 1, 1))
+    hits = 0
+    for trial in range(150):
+        replies = [(noise.release(same, entropy),)]
+        found = released_figures(
+            replies, with_attributes(groups), noise, np.random.default_rng(1000 + trial), draws=200
+        )
+        low, high = found["confidence_intervals"][notion]
+        assert low <= found["unfairness"][notion] <= high <= 1
+        hits += low == 0
+    assert hits >= binom.ppf(1e-5, 150, 0.94)
+
+
+def test_the_largest_gap_over_attributes_has_its_name_and_interval() -> None:
+    further = np.array([[[390, 10], [190, 210]], [[10, 390], [190, 210]]])
+    noise = CountNoise("laplace", 1.0)
+    found = released_figures([(EXACT, further)], with_attributes(2, 2), noise, np.random.default_rng(0), draws=50)
+    assert found["unfairness"]["statistical_parity"] == pytest.approx(600 / 800 - 220 / 800)
+    assert found["unfairness_of"]["statistical_parity"] == found["unfairness_of"]["equalized_odds"] == "s1"
+    for name, of in found["unfairness_of"].items():
+        own = found["by_attribute"][of]
+        assert found["unfairness"][name] == own["unfairness"][name] >= found["by_attribute"]["s0"]["unfairness"][name]
+        assert found["confidence_intervals"][name] == own["confidence_intervals"][name]
+        assert own["confidence_intervals"][name][0] <= own["unfairness"][name] <= own["confidence_intervals"][name][1]
+    assert found["by_attribute"]["s0"]["unfairness"]["statistical_parity"] == pytest.approx(0.125)
+
+
+def test_groups_without_a_label_have_no_such_rate() -> None:
+    table = EXACT.copy()
+    table[1, 0] = 0  # nobody of the second group has a negative label
+    noise = CountNoise("laplace", 1e-3)
+    found = released_figures([(table,)], SCHEMA, noise, np.random.default_rng(0), draws=20)
+    assert found["groups"]["s0"]["1"]["false_positive_rate"] is None
+    assert found["unfairness"]["predictive_equality"] is None
+    assert "predictive_equality" not in found["confidence_intervals"]
+    assert found["unfairness_of"].keys() == {"statistical_parity", "equal_opportunity", "equalized_odds"}
+    assert found["unfairness"]["equalized_odds"] == found["unfairness"]["equal_opportunity"]

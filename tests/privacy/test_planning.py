@@ -231,6 +231,14 @@ def test_refusals_say_why(privacy: dict[str, Any], message: str) -> None:
         settle(planner(privacy))
 
 
+def test_more_local_steps_than_memory_has_room_for_are_refused_before_counts_are_released() -> None:
+    message = (
+        r"^local steps must be at most 10,000 a round \(local_epochs / sampling rate\); found 1000000000\. Take la"
+    )
+    with pytest.raises(InputError, match=message):
+        planner({"epsilon": 5.0, "sampling_rate": 1e-9}).require_plannable()
+
+
 def test_scores_without_a_range_are_refused() -> None:
     message = (
         r"fairness.notion must compare scores that have a range; found 'a loss'\. "

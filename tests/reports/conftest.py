@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.reports.folders import HOSTILE_CLIENTS, HOSTILE_GROUPS, SCHEMA, make_people, make_run, make_sweep
+from tests.reports.folders import (
+    HOSTILE_CLIENTS,
+    HOSTILE_GROUPS,
+    SCHEMA,
+    make_people,
+    make_run,
+    make_sweep,
+    make_two_attributes,
+)
 
 SMALL = {"name": "synthetic", "clients": 3, "records": 80}
 # A large share for the evaluation: about 15 records in the smallest cell, with noise of 1.5, so that no cell is empty.
@@ -38,6 +46,17 @@ def open_run(folders: Path) -> Path:
     return make_run(
         folders / "open", data={**data, "client": "branch"}, run={"ledger": f"sqlite:///{folders}/none.sqlite"}
     )
+
+
+@pytest.fixture(scope="session")
+def two_attributes_run(folders: Path) -> Path:
+    """A run without privacy whose decisions differ more between the groups of its second attribute."""
+    path = make_two_attributes(folders / "two.csv")
+    data = {"name": "csv", "path": str(path), "label": "hired", "positive": "yes", "sensitive": ["sex", "race"]}
+    return make_run(
+        folders / "two", data={**data, "client": "branch"}, run={"ledger": f"sqlite:///{folders}/none.sqlite"},
+        fairness={"lambda": 0.0}, federation={"learning_rate": 5.0},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

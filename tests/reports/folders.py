@@ -38,9 +38,23 @@ def make_people(path: Path, *, groups: tuple[str, ...], clients: tuple[str, ...]
     return path
 
 
+def make_two_attributes(path: Path) -> Path:
+    """A table of 900 people: decisions differ little by sex and much by race, and all of the race "c" were hired."""
+    draw = random.Random(2)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["points", "sex", "race", "branch", "hired"])
+        for _ in range(900):
+            sex, race = draw.choice("FM"), draw.choices("abc", (5, 5, 1))[0]
+            points = draw.gauss({"a": 0.0, "b": 1.0, "c": 3.0}[race] + 0.2 * (sex == "M"), 1.0)
+            hired = race == "c" or draw.gauss(points, 0.5) > 0.5
+            writer.writerow([f"{points:.4f}", sex, race, draw.choice(("north", "south")), "yes" if hired else "no"])
+    return path
+
+
 def make_run(out: Path, *, run: dict[str, Any], **sections: Any) -> Path:
     """A finished run of two rounds."""
-    federation = {"rounds": 2, "learning_rate": 0.3}
+    federation = {"rounds": 2, "learning_rate": 0.3, **sections.pop("federation", {})}
     privfair.train(out=out, federation=federation, run=run, aggregation={"scheme": "plain"}, **sections)
     return out
 

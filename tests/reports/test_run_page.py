@@ -17,7 +17,10 @@ from privfair.reports.run_page import run_page
 from tests.reports.folders import HOSTILE_CLIENTS, HOSTILE_GROUPS
 from tests.reports.reading import Page
 
-EXACT = ("accuracy", "rmse", "unfairness", "confidence_intervals", "by_attribute", "groups", "objective", "seconds")
+EXACT = (
+    "accuracy", "rmse", "unfairness", "unfairness_of", "confidence_intervals", "by_attribute", "groups", "objective",
+    "seconds",
+)  # fmt: skip
 
 
 def metrics_of(folder: Path) -> dict[str, Any]:
@@ -260,3 +263,51 @@ def test_many_data_holders_that_paid_the_same_are_one_line() -> None:
     assert [cell.text for cell in table["rows"][5][1:]] == ["–", "1.000"]
     (table,) = spending({**nothing, "by_client": {"client-1": {"rdp": None, "pld": None}}})
     assert [cell.text for cell in table["rows"][0][1:]] == ["∞", "∞"]
+
+
+def test_of_several_attributes_the_one_furthest_apart_is_named(two_attributes_run: Path) -> None:
+    metrics = metrics_of(two_attributes_run)
+    own = {name: about["unfairness"]["statistical_parity"] for name, about in metrics["by_attribute"].items()}
+    assert own["race"] > own["sex"] + 0.1
+    page = Page(run_page(two_attributes_run, include_private=True))
+    low, high = metrics["by_attribute"]["race"]["confidence_intervals"]["statistical_parity"]
+    told = f"{100 * own['race']:.1f} percentage points (95% interval {100 * low:.1f} to {100 * high:.1f} points)"
+    assert (
+        "Between the groups of race (a, b, c), of all sensitive attributes the one with the largest difference, the "
+        f"share of positive decisions differs by at most {told}."
+    ) in page.text
+    assert f"Statistical parity by race, 95% interval {100 * low:.1f} to {100 * high:.1f} points" in page.text
+    rows = {row[0]: row for row in page.rows("Over all sensitive attributes")}
+    assert rows["Statistical parity"][4] == "race"
+    assert rows["MMD²"][4] == "all, added up"
+    for name in ("sex", "race"):
+        caption = f"Largest differences between groups of {name}."
+        shown_gaps = {row[0]: value[2] for row, value in zip(page.rows(caption), page.exact(caption), strict=True)}
+        assert shown_gaps["Statistical parity"] == own[name]
+        assert "MMD²" not in shown_gaps  # it is added up over all attributes
+    assert "Unfairness is the largest over all sensitive attributes." in page.text
+
+
+def test_a_run_of_one_attribute_is_told_as_before(open_run: Path) -> None:
+    page = Page(run_page(open_run, include_private=True))
+    assert "all sensitive attributes" not in page.text
+    assert "MMD²" in [row[0] for row in page.rows("Largest differences between groups of sex")]
+
+
+def test_a_rate_that_does_not_exist_is_a_dash(two_attributes_run: Path) -> None:
+    row = metrics_of(two_attributes_run)["groups"]["race"]["c"]
+    assert row["false_positive_rate"] is None
+    assert row["true_positive_rate"] is not None
+    page = Page(run_page(two_attributes_run, include_private=True))
+    found = next(row for row in page.rows("Groups of race") if row[0] == "c")
+    assert found[page.rows("Groups of race")[0].index("… of negative labels (FPR)")] == "–"
+
+
+def test_runs_of_older_versions_do_not_name_a_wrong_attribute(two_attributes_run: Path, tmp_path: Path) -> None:
+    metrics = metrics_of(two_attributes_run)
+    del metrics["unfairness_of"]
+    page = Page(run_page(copied(two_attributes_run, tmp_path / "run", metrics), include_private=True))
+    assert "differs by at most" not in page.text
+    assert [row[0] for row in page.rows("Over all sensitive attributes")[1:]] == ["MMD²"]
+    one = page.exact("Largest differences between groups of sex.")
+    assert metrics["by_attribute"]["sex"]["unfairness"]["statistical_parity"] in [row[2] for row in one]
