@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from accountant.books import DatasetState
 from accountant.budget import Budget, require_delta
 from accountant.burndown import Point, budget_left, burn_down
 from accountant.chain import Head, LedgerBroken
+from accountant.errors import InputError
 from accountant.exposure import Epsilon, Exposure
 from accountant.ledger import Ledger
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
@@ -75,6 +77,14 @@ class DatasetAudit:
 
 
 @dataclass(frozen=True)
+class NotedHead:
+    """A head that was noted elsewhere, and the row whose hash it is; None when it is not in the ledger."""
+
+    hash: str
+    row: int | None
+
+
+@dataclass(frozen=True)
 class AuditReport:
     """The outcome of an audit. `fine` is the answer in one word."""
 
@@ -86,6 +96,7 @@ class AuditReport:
     problems: tuple[Problem, ...]
     problems_found: int
     datasets: tuple[DatasetAudit, ...]
+    noted_heads: tuple[NotedHead, ...] = ()
 
     @property
     def verified(self) -> bool:
@@ -110,9 +121,11 @@ def audit(
 
     delta: for every ε; left out, each budget's own, or 1e-5 where there is no budget.
     heads: hashes noted in statements; one that is not in the ledger means that rows were cut off or replaced.
-    key: the owner's key, to check signatures.
+    key: the owner's key, to check signatures; another key than the ledger's is an `InputError`.
     """
     noted = [chain.require_hash("head", head) for head in heads]
+    if key is not None:
+        _require_its_key(ledger, key)
     check = ChainCheck(ledger.signed_by, key, noted)
     with ledger.reading() as connection:
         head = chain.noted_head(connection)
@@ -135,7 +148,7 @@ def audit(
     )
     return AuditReport(
         ledger.url, ledger.ledger_id, check.rows, check.head, _signatures(ledger, key), tuple(check.problems),
-        check.found, audits,
+        check.found, audits, tuple(NotedHead(head, check.found_heads.get(head)) for head in dict.fromkeys(noted)),
     )  # fmt: skip
 
 
@@ -237,6 +250,29 @@ def _compare_caches(connection: Connection, tally: Tally, counts: dict[Source, i
             math.isclose(derived[payer], kept[payer], rel_tol=SAME) for payer in derived
         ):
             tally.check.report(0, f"the totals kept for dataset {name!r} differ from what its rows add up to")
+
+
+def _require_its_key(ledger: Ledger, key: OwnerKey) -> None:
+    """Nothing, if the ledger says that it is signed with this key, or says so in a row that does not hold.
+
+    Row 1 names the key. If it is as it was written, and by another key or none, the key is the wrong one; else the
+    audit goes on, and tells what was changed.
+    """
+    if key.key_id == ledger.signed_by:
+        return
+    check = ChainCheck()
+    with ledger.reading() as connection:
+        with closing(chain.stream(connection, 1)) as rows:
+            first = next(rows, [])
+        for _ in check.passing([first], chain.read_sources(connection)):
+            pass
+    if not check.intact or not first or key.signed(*first[0][-2:]):
+        return
+    rule = f"must be {ledger.signed_by}: this is not the key of this ledger"
+    if not ledger.signed_by:
+        rule = "must be left out: the rows of this ledger are not signed"
+    remedy = "If the ledger was created with this key, it was replaced by another: put back a copy."
+    raise InputError("key", rule, key.key_id, remedy)
 
 
 def _signatures(ledger: Ledger, key: OwnerKey | None) -> str:

@@ -17,6 +17,7 @@ from accountant.conversion import epsilon_from_rdp, rdp_capacity
 from accountant.errors import InputError, Refused, require_finite, require_positive
 from accountant.events import Event
 from accountant.filters import choose_order
+from accountant.headroom import Headroom, headroom, rounded_down, rounded_up
 from accountant.neighbouring import Adjacency, Neighbouring, Unit, as_adjacency, as_unit
 from accountant.rdp import rdp
 from accountant.spending import require_count
@@ -89,6 +90,10 @@ class Budget:
             return 0.0
         return float(epsilon_from_rdp((self.order,), (spent,), self.delta)[0])
 
+    def headroom(self, spent: float) -> Headroom:
+        """What certainly still fits after this much Rényi divergence, in ε."""
+        return headroom(self.capacity - spent, self.order, self.delta)
+
     def to_json(self) -> str:
         """The budget as one line of JSON, as the ledger keeps it."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
@@ -115,26 +120,55 @@ class Fit:
 class BudgetExceeded(Refused):
     """A release would take some record over its dataset's budget; nothing was reserved."""
 
-    def __init__(self, dataset: str, budget: Budget, spent: float, asked: float, who: str, fit: Fit) -> None:
-        """`spent` and `asked`: Rényi divergence at the budget's order, of the record that would exceed it."""
+    def __init__(
+        self,
+        dataset: str,
+        budget: Budget,
+        spent: float,
+        asked: float,
+        who: str,
+        fit: Fit,
+        noise_factor: float | None = None,
+    ) -> None:
+        """`spent` and `asked`: Rényi divergence at the budget's order, of the record that would exceed it.
+
+        noise_factor: the whole request fits with so many times its noise; None where no noise is known to do.
+        """
         self.dataset = dataset
         self.budget = budget
         self.spent = spent
         self.asked = asked
         self.who = who
         self.fit = fit
+        self.noise_factor = noise_factor
         self.left = max(0.0, budget.capacity - spent)
         share = 100 * self.left / budget.capacity
         super().__init__(
             f"Dataset {dataset!r}: the budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) does not allow "
             f"this. Left {who}: {share:.3g}% (Rényi divergence {self.left:.6g} of {budget.capacity:.6g} at "
-            f"order {budget.order:g}); asked: {asked:.6g}. {fit}. "
+            f"order {budget.order:g}); asked: {asked:.6g}. {self._in_epsilon()} {fit}. "
             f"Ask for less, add more noise, or have the budget raised."
         )
 
-    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[str, Budget, float, float, str, Fit]]:
+    def _in_epsilon(self) -> str:
+        """The same in ε: what is spent, what it would be, and what certainly fits."""
+        budget, room = self.budget, self.budget.headroom(self.spent)
+        spent, after = (rounded_up(budget.epsilon_at(amount)) for amount in (self.spent, self.spent + self.asked))
+        told = f"In ε at this δ and order: {spent} of {budget.epsilon:g} is spent, and this would make it {after}."
+        if not room.pure:
+            return f"{told} Nothing more fits."
+        told += f" What certainly fits, taken together: ε of at most {rounded_down(room.pure)} with δ = 0"
+        if room.gaussian:
+            told += f", or ε of at most {rounded_down(room.gaussian)} at δ = {budget.delta:g} by Gaussian noise on all"
+            told += " records (on samples of them about that, but not certainly)"
+        if self.noise_factor is not None:
+            told += f"; or all of this with {self.noise_factor:.2f} times the noise"
+        return f"{told}."
+
+    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[str, Budget, float, float, str, Fit, float | None]]:
         """Survive the way back from a worker process."""
-        return type(self), (self.dataset, self.budget, self.spent, self.asked, self.who, self.fit)
+        given = (self.dataset, self.budget, self.spent, self.asked, self.who, self.fit, self.noise_factor)
+        return type(self), given
 
 
 def require_delta(delta: float, people: int | None = None) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -179,7 +179,7 @@ def read_sources(connection: Connection) -> dict[int, Source]:
     return {row[0]: Source(*row[1:]) for row in fetch(connection, _SOURCES)}
 
 
-def stream(connection: Connection, batch: int = 256) -> Iterator[Sequence[tuple[Any, ...]]]:
+def stream(connection: Connection, batch: int = 256) -> Generator[Sequence[tuple[Any, ...]], None, None]:
     """The rows in order, in lists of plain tuples.
 
     The lists are short: rows that are still in the processor's cache are verified a fifth faster.

@@ -12,17 +12,25 @@ class InputError(ValueError):
     the name of the value, the rule it breaks, what was found, and the remedy.
     """
 
+    told = "found"
+
     def __init__(self, name: str, rule: str, found: object, remedy: str = "") -> None:
         """Put the four parts together."""
         self.name = name
         self.rule = rule
         self.found = found
         self.remedy = remedy
-        super().__init__(f"{name} {rule}; found {found!r}." + (f" {remedy}" if remedy else ""))
+        super().__init__(f"{name} {rule}; {self.told} {found!r}." + (f" {remedy}" if remedy else ""))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
         """Survive the way back from a worker process."""
         return type(self), (self.name, self.rule, self.found, self.remedy)
+
+
+class NotThere(InputError):
+    """What somebody named does not exist; `found` is the name, under which nothing was found."""
+
+    told = "there is none at"
 
 
 class Refused(RuntimeError):

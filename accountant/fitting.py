@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from accountant.budget import Budget, BudgetExceeded, Fit
+from accountant.errors import InputError
+from accountant.events import Event
 from accountant.spending import Payer, Spend, add_up, worst_record
+
+MOST_NOISE = 64  # a request that needs more times its noise is another one
 
 
 def costs(budget: Budget, spends: Sequence[Spend]) -> dict[Payer, float]:
@@ -50,7 +55,8 @@ def require_room(
     names = [f"client {client!r}"] if client else []
     names += [f"group {', '.join(groups)}"] if groups else []
     who = f"for {', '.join(names)}" if names else "in all"
-    raise BudgetExceeded(dataset, budget, before, asked, who, what_fits(budget, spent, spends))
+    fit, factor = what_fits(budget, spent, spends), noise_that_fits(budget, spent, spends)
+    raise BudgetExceeded(dataset, budget, before, asked, who, fit, factor)
 
 
 def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> Fit:
@@ -70,6 +76,35 @@ def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spe
         return [replace(spend, count=min(spend.count, number)) for spend in spends if number]
 
     return Fit(_most(most, budget, spent, at_most), most, "releases")
+
+
+def noise_that_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> float | None:
+    """A factor, to about 1%, such that all of a request fits with its noise multiplied; None when there is none."""
+    from accountant.calibration import scale_noise
+
+    asked: Counter[tuple[Payer, Event]] = Counter()
+    for spend in spends:
+        asked[spend.payer, spend.event] += spend.count
+
+    def fits(hundredths: int) -> bool:
+        scaled = {event: scale_noise(event, hundredths / 100) for _, event in asked}
+        cost: dict[Payer, float] = {}
+        for (payer, event), count in asked.items():
+            cost[payer] = add_up(cost.get(payer, 0.0), budget.cost(scaled[event], count))
+        return worst_record(added(spent, cost), cost)[0] <= budget.capacity
+
+    low, high = 100, 200
+    try:
+        while not fits(high):
+            low, high = high, 2 * high
+            if high > 100 * MOST_NOISE:
+                return None
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+    except InputError:  # noise that cannot be scaled, or not by so much
+        return None
+    return high / 100
 
 
 def _most(limit: int, budget: Budget, spent: Mapping[Payer, float], request: Callable[[int], Sequence[Spend]]) -> int:

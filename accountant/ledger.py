@@ -27,6 +27,7 @@ from accountant.chain import Head, Stored, timestamp, utc_now
 from accountant.errors import InputError
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
+from accountant.settled import require_settled
 from accountant.signing import OwnerKey
 from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name, require_text
 from accountant.storage import Storage, fetch, insert_rows
@@ -92,14 +93,17 @@ class Ledger:
             return chain.read_head(connection)
 
     def dataset(self, name: str) -> DatasetState:
-        """What is settled about a dataset: simulation or not, fingerprint, adjacency, budget."""
+        """What is settled about a dataset: simulation or not, fingerprint, adjacency, budget.
+
+        `LedgerBroken` when what is kept beside the chain is not what its newest rows say.
+        """
         with self._storage.reading() as connection:
-            return books.read_state(connection, name)
+            return require_settled(connection, books.read_state(connection, name))
 
     def datasets(self) -> list[DatasetState]:
         """The same for every dataset in the ledger, by name."""
         with self._storage.reading() as connection:
-            return books.read_states(connection)
+            return [require_settled(connection, state) for state in books.read_states(connection)]
 
     def budget(self, dataset: str) -> Budget | None:
         """The lifetime budget of a dataset; None when it has none."""
@@ -108,7 +112,7 @@ class Ledger:
     def spent(self, dataset: str) -> dict[tuple[str, str], float]:
         """Rényi divergence at the budget's order by (client, group); empty for a dataset without a budget."""
         with self._storage.reading() as connection:
-            budget = books.read_state(connection, dataset).budget
+            budget = require_settled(connection, books.read_state(connection, dataset)).budget
             if budget is None:
                 return {}
             head = chain.read_head(connection)
@@ -152,7 +156,7 @@ class Ledger:
         require_name("fingerprint", fingerprint, empty=True)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = books.read_state(connection, dataset)
+            before = require_settled(connection, books.read_state(connection, dataset))
             seen = registration.registered(connection)
             registration.require_same_kind(connection, before, simulation=simulation)
             registration.require_same_key(fingerprint, seen)
@@ -175,7 +179,7 @@ class Ledger:
         require_text("actor", actor, empty=True)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = books.read_state(connection, dataset)
+            before = require_settled(connection, books.read_state(connection, dataset))
             if before.simulation:
                 raise InputError(
                     "dataset",
@@ -298,7 +302,7 @@ class Ledger:
         placed = drafts(spends)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = books.read_state(connection, dataset)
+            before = require_settled(connection, books.read_state(connection, dataset))
             state = before
             for event in {id(spend.event): spend.event for spend in spends}.values():
                 state = state.keeping(event.neighbouring)
@@ -339,7 +343,7 @@ class Ledger:
             raise InputError(
                 "key",
                 "must be the one the ledger was created with",
-                self._key,
+                self._key.key_id if self._key else None,
                 f"Its rows are signed with key {self.signed_by}." if self.signed_by else "It has none.",
             )
         return chain.append(connection, head, rows, now=self._now(), key=self._key, known=self._known_sources)
@@ -350,7 +354,12 @@ class Ledger:
         if version == 0 and not create:
             raise InputError("ledger", "must be a ledger", self.url, "This database holds none.")
         if version < len(schema.MIGRATIONS):
-            self._prepare()
+            try:
+                self._prepare()
+            except InputError:
+                # A copy that may only be read is read as it is.
+                if create or version < schema.READABLE_VERSION:
+                    raise
 
     def _prepare(self) -> None:
         """Create the tables, or bring older ones up to date; row 1 names the ledger."""

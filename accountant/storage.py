@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Table, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 
-from accountant.errors import InputError, LedgerBroken
+from accountant.errors import InputError, LedgerBroken, NotThere
 
 LEDGER_VARIABLE = "PRIVFAIR_LEDGER"
 DEFAULT_LEDGER = "sqlite:///privfair-ledger.sqlite"
@@ -54,7 +54,7 @@ class Storage:
         parsed = _parse(url)
         self.name = parsed.render_as_string(hide_password=True)
         if not create and not exists(url):
-            raise InputError("ledger", "must exist", self.name, "Check the path; nothing was created.")
+            raise NotThere("ledger", "must exist", self.name, "Check the path; nothing was created.")
         if parsed.get_backend_name() == "sqlite" and not exists(url):
             # A ledger may hold messages that are not sent yet: it is its owner's. If this fails, connecting says why.
             with suppress(OSError):

@@ -32,7 +32,10 @@ class Problem:
 
 @dataclass
 class ChainCheck:
-    """Verifies rows as they stream past; `problems` holds the first of those found, `found` counts all."""
+    """Verifies rows as they stream past; `problems` holds the first of those found, `found` counts all.
+
+    found_heads: the row of every noted head that was met.
+    """
 
     signed_by: str = ""
     key: OwnerKey | None = None
@@ -42,6 +45,7 @@ class ChainCheck:
     rows: int = 0
     head: Head = field(default_factory=lambda: Head(0, NO_HASH))
     missing_heads: set[str] = field(init=False)
+    found_heads: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """No noted head has been met yet."""
@@ -90,7 +94,9 @@ class ChainCheck:
             )
 
     def _look_closer(self, sequence: int, stored: str, signature: str) -> None:
-        self.missing_heads.discard(stored)
+        if stored in self.missing_heads:
+            self.missing_heads.discard(stored)
+            self.found_heads[stored] = sequence
         if self.key is not None and not self.key.signed(stored, signature):
             self.report(sequence, "is not signed with this key")
         elif self.signed_by and not signature:

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from accountant.errors import InputError
+from accountant.errors import InputError, NotThere
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
 from privfair.reports.audit_remarks import remarks
 
 if TYPE_CHECKING:
-    from accountant.audit import AuditReport, DatasetAudit, Line
+    from accountant.audit import AuditReport, DatasetAudit, Line, NotedHead
 
 SHOWN_LINES = 10
 TRIALS, MINUTES = 2000, 5.0
@@ -146,6 +146,9 @@ def _heads(given: str) -> list[str]:
     """The heads meant: one hash, or those in a JSON file, wherever it has a key "head"."""
     path = Path(given)
     if not path.is_file():
+        if any(sign in given for sign in "/\\."):
+            remedy = "It may also be a head itself: 64 hexadecimal digits."
+            raise NotThere("--head", "must be a statement's JSON file that exists", given, remedy)
         return [given.strip().lower()]
     try:
         found = list(_find_heads(json.loads(path.read_text(encoding="utf-8"))))
@@ -177,6 +180,8 @@ def _print(report: AuditReport, figure: Path | None, page: Path | None) -> None:
     state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE BOOKS WERE CHANGED[/]"
     console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
     console.print(f"head {report.head.hash}   signatures: {report.signatures}", style="dim", soft_wrap=True)
+    for noted in report.noted_heads:
+        console.print(f"noted head {noted.hash}: {_where(noted, report.rows)}", soft_wrap=True)
     for problem in report.problems:
         console.print(f"  [red]•[/] {escape(str(problem))}", soft_wrap=True)
     if report.problems_found > len(report.problems):
@@ -189,6 +194,13 @@ def _print(report: AuditReport, figure: Path | None, page: Path | None) -> None:
         console.print(f"Burn-down: {escape(str(figure))}", soft_wrap=True)
     if page is not None:
         console.print(f"Page: {escape(str(page))}", soft_wrap=True)
+
+
+def _where(noted: NotedHead, rows: int) -> str:
+    if noted.row is None:
+        return "[bold red]not in the ledger[/]"
+    newer = rows - noted.row
+    return f"[green]found, row {noted.row:,}[/]" + (f"; {newer:,} newer" if newer else ", the newest")
 
 
 def _print_dataset(console: Console, dataset: DatasetAudit) -> None:

@@ -21,6 +21,9 @@ def report_json(report: AuditReport, figure: Path | None = None, page: Path | No
         "ledger_id": report.ledger_id,
         "rows": report.rows,
         "head": report.head.hash,
+        "noted_heads": [
+            {"head": noted.hash, "found": noted.row is not None, "row": noted.row} for noted in report.noted_heads
+        ],
         "chain": {
             "verified": report.verified,
             "signatures": report.signatures,

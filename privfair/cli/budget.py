@@ -13,11 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from accountant.errors import InputError
-from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent
+from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.run_names import require_whole_noise
 
 if TYPE_CHECKING:
     from accountant.books import DatasetState
+    from accountant.budget import Budget
     from accountant.ledger import Ledger
     from accountant.signing import OwnerKey
 
@@ -64,7 +65,7 @@ def set_budget(
     require_name("dataset", name)
     require_text("reason", reason, empty=True)
     fingerprint = _fingerprint(data, owner)
-    with _open_to_write(ledger, owner) as books:
+    with _open_to_write(ledger, owner, binds=data is not None) as books:
         before = books.dataset(name)
         known = before.neighbouring
         budget = Budget(
@@ -87,7 +88,7 @@ def show(
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show budgets and what is left of them. Exit code 1 when one is exceeded.
+    """Show budgets, the ε spent and what is left of them. Exit code 1 when one is exceeded.
 
     Example: privfair budget show
     """
@@ -121,13 +122,30 @@ def new_key(
         Console(highlight=False).print(f"Key {key.key_id} written to {escape(str(path))} (mode 600).")
 
 
-def _open_to_write(url: str | None, owner: OwnerKey | None) -> Ledger:
-    """The ledger with the key, if it is signed (or new); without, if it was created without one."""
+def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> Ledger:
+    """The ledger with the key, if it is signed (or new); without, if it was created without one.
+
+    binds: the key is for a fingerprint too. It then has a use in a ledger without signatures.
+    """
     books = open_ledger(url, owner, create=True)
     if owner is None or books.signed_by:
         return books
+    where = books.url
     books.close()
+    if not binds:
+        remedy = f"Nothing was set. {_SIGNED_FROM_THE_START} To go on without signatures, leave out --key."
+        raise InputError("--key", "can only sign a ledger that was created with a key", where, remedy)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"[yellow]note:[/] {escape(where)} was created without a key: --key binds the data, but no row is signed. "
+        f"{_SIGNED_FROM_THE_START}"
+    )
     return open_ledger(url)
+
+
+_SIGNED_FROM_THE_START = (
+    "A ledger is signed from its first row on. If nothing was released yet, set the budget in a new one (--ledger "
+    "sqlite:///NEW-FILE --key KEY); otherwise that would forget what was spent (Ledger.record_past carries it over)."
+)
 
 
 def _fingerprint(data: Path | None, owner: OwnerKey | None) -> str:
@@ -166,7 +184,7 @@ def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
     }
     if budget is not None:
         spent, client, groups = worst_record(books.spent(state.name))
-        left = budget_left(budget, spent)
+        left, room = budget_left(budget, spent), budget.headroom(spent)
         facts["budget"] = {
             "epsilon": budget.epsilon,
             "delta": budget.delta,
@@ -175,6 +193,8 @@ def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
             "spent": json_number(spent),
             "left": json_number(left),
             "exceeded": spent > budget.capacity,
+            "epsilon_spent": json_number(budget.epsilon_at(spent)),
+            "epsilon_fits": {"gaussian": room.gaussian, "pure": room.pure},
             "worst_client": client,
             "worst_groups": list(groups),
         }
@@ -188,20 +208,55 @@ def _print_table(books: Ledger, states: list[DatasetState], found: dict[str, dic
         console.print("No dataset has a budget or has spent anything.")
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("dataset", "protects", "ε", "δ", "order", "left", "bound to"):
-        table.add_column(column, justify="right" if column in ("ε", "δ", "order", "left") else "left")
+    for column in ("dataset", "protects", "ε", "ε spent", "δ", "order", "left", "bound to"):
+        number = column in ("ε", "ε spent", "δ", "order")
+        table.add_column(column, justify="right" if number or column == "left" else "left", no_wrap=number)
     for state in states:
         budget, facts = state.budget, found[state.name]["budget"]
         protects = str(state.neighbouring) if state.neighbouring else "–"
         if budget is None:
             what = "simulation, no ε claims" if state.simulation else "no budget"
-            table.add_row(escape(state.name), protects, "–", "–", "–", "–", f"[dim]{what}[/]")
+            table.add_row(escape(state.name), protects, "–", "–", "–", "–", "–", f"[dim]{what}[/]")
             continue
-        colour = "red" if facts["exceeded"] else "green"
-        left = f"[bold {colour}]{percent(float(facts['left']))}[/]"
         bound = (
             f"data {state.fingerprint.rpartition('-')[2][:12]}…" if state.fingerprint else "[yellow]the name only[/]"
         )
-        order, size = f"{budget.order:.4g}", f"{budget.epsilon:g}"
-        table.add_row(escape(state.name), protects, size, f"{budget.delta:g}", order, left, bound)
+        order, size, spent = f"{budget.order:.4g}", f"{budget.epsilon:g}", shown(float(facts["epsilon_spent"]))
+        left = f"[bold red]{_exceeded(float(facts['left']))}[/]"
+        if not facts["exceeded"]:
+            left = f"[bold green]{percent(float(facts['left']))}[/]"
+        table.add_row(escape(state.name), protects, size, spent, f"{budget.delta:g}", order, left, bound)
     console.print(table)
+    for state in states:
+        if state.budget is not None:
+            console.print(f"{escape(state.name)}: {_what_fits(state.budget, found[state.name]['budget'])}")
+    if any(state.budget is not None for state in states):
+        console.print(_SPENT, style="dim")
+
+
+_SPENT = (
+    "ε spent: what the releases so far stand for together, at the budget's δ and order. The first release takes it to "
+    "what that order costs by itself; from there on it grows as the share left falls."
+)
+
+
+def _exceeded(left: float) -> str:
+    """How far below nothing it is: "exceeded by 134.0%"."""
+    return f"exceeded by {percent(left).lstrip('-')}" if left >= -10 else "exceeded by more than 1000%"
+
+
+def _what_fits(budget: Budget, facts: dict[str, Any]) -> str:
+    """The budget in a sentence."""
+    from accountant.headroom import rounded_down
+
+    told = f"ε = {shown(float(facts['epsilon_spent']))} of {budget.epsilon:g} is spent"
+    if facts["exceeded"]:
+        return f"[bold red]{told}: the budget is exceeded.[/] Nothing more fits."
+    fits = facts["epsilon_fits"]
+    if not fits["pure"]:
+        return f"{told}. Nothing more fits."
+    told += f". What certainly still fits: ε of at most {rounded_down(fits['pure'])} with δ = 0"
+    if fits["gaussian"]:
+        most = rounded_down(fits["gaussian"])
+        told += f", or ε of at most {most} at δ = {budget.delta:g} by Gaussian noise on all records"
+    return f"{told}."

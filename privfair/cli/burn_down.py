@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accountant.errors import InputError
+from privfair.reports.burn_down_figure import time_window
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit
@@ -34,7 +35,10 @@ def write_burn_down(report: AuditReport, path: Path) -> None:
     left.set(title="Budget left", ylabel="share of the budget", ylim=(min(0.0, left.get_ylim()[0]), 1.05))
     left.axhline(0, color="0.3", linewidth=0.8)
     left.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    window = time_window([point.at for dataset in claimed for point in dataset.burn_down])
     for axes in (spent, left):
+        if window is not None:
+            axes.set_xlim(*window)
         locator = dates.AutoDateLocator(minticks=3)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
 from accountant.errors import InputError
+from privfair.cli.kernels_tables import mmd2_tables, print_table, value_tables
 
 if TYPE_CHECKING:
     from privfair.kernels.base import Kernel
@@ -94,8 +92,10 @@ def kernels(
     if as_json:
         print(json.dumps(_as_json(comparisons, at, names, [len(first), len(second)], written), allow_nan=False))
         return
-    console.print(_value_table(comparisons, at))
-    console.print(_mmd2_table(comparisons, names, [len(first), len(second)], repeats))
+    for table in value_tables(comparisons, at, console.width):
+        print_table(console, table)
+    for table in mmd2_tables(comparisons, names, [len(first), len(second)], repeats, console.width):
+        print_table(console, table)
     _print_notes(console, comparisons)
     for what, path in written.items():
         console.print(f"  {what:7} {path}")
@@ -163,70 +163,6 @@ def _numbers(name: str, text: str) -> list[float]:
     if not all(math.isfinite(number) for number in numbers):
         raise InputError(name, "must be finite numbers", text)
     return numbers
-
-
-def _plain_table(title: str) -> Table:
-    """A table with room for its columns on 80 characters."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-
-
-def _value_table(comparisons: list[Comparison], at: list[float]) -> Table:
-    """Kernel values at the chosen distances."""
-    table = _plain_table("Kernel values v(d) at distance d")
-    table.add_column("d =", no_wrap=True)
-    for d in at:
-        table.add_column(f"{d:g}", justify="right", no_wrap=True)
-    table.add_column("bandwidth", justify="right", no_wrap=True)
-    table.add_column("Var C′", justify="right", no_wrap=True)
-    seen = set()
-    for c in comparisons:
-        if c.kernel not in seen:
-            seen.add(c.kernel)
-            table.add_section()
-            table.add_row(f"[bold]{c.kernel}[/]", *_values(c.kernel, at), "×1")
-        table.add_row(f"  convolved {c.noise}", *_values(c.convolved, at))
-        if c.deconvolved.kernel is None:
-            table.add_row(f"  [dim]deconvolved {c.noise}[/]", "[dim]none[/]")
-        else:
-            table.add_row(f"  deconvolved {c.noise}", *_values(c.deconvolved.kernel, at), f"×{c.variance_factor:.3g}")
-    return table
-
-
-def _values(kernel: Kernel, at: list[float]) -> list[str]:
-    width = kernel.effective_bandwidth
-    return [*(f"{float(kernel.profile(d)):.3f}" for d in at), "–" if width is None else f"{width:.3g}"]
-
-
-def _mmd2_table(comparisons: list[Comparison], names: list[str], sizes: list[int], repeats: int) -> Table:
-    """MMD² with standard errors, and the checks."""
-    first, second = (f"{escape(name)} ({size} scores)" for name, size in zip(names, sizes, strict=True))
-    table = _plain_table(f"MMD² between {first} and {second}")
-    for heading in ("kernel, noise", "scores", "kernel used"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("MMD² ± s.e.", justify="right", no_wrap=True)
-    table.add_column(f"mean of {repeats} draws (s.e.)", no_wrap=True)
-    for c in comparisons:
-        table.add_section()
-        table.add_row(f"[bold]{c.kernel}[/]", "clean", "clean", _plus_minus(c.mmd2_clean))
-        table.add_row(f"{c.noise}", "noisy", "clean", _plus_minus(c.mmd2_noisy), _verdict(c.noisy_check, "convolved"))
-        table.add_row("", "clean", "convolved", _plus_minus(c.mmd2_convolved))
-        if c.mmd2_deconvolved is None or c.deconvolved_check is None:
-            table.add_row("", "[dim]noisy[/]", "[dim]deconvolved[/]", "[dim]none[/]")
-        else:
-            verdict = _verdict(c.deconvolved_check, "clean")
-            table.add_row("", "noisy", "deconvolved", _plus_minus(c.mmd2_deconvolved), verdict)
-    return table
-
-
-def _plus_minus(estimate: Estimate) -> str:
-    return f"{estimate.value:.4f} ± {estimate.standard_error:.4f}"
-
-
-def _verdict(check: Check, target: str) -> str:
-    colour = "green" if check.agrees else "bold red"
-    return f"{check.mean:.4f} [{colour}]{'=' if check.agrees else '≠'} {target}[/] ({check.deviation:+.1f})"
 
 
 def _print_notes(console: Console, comparisons: list[Comparison]) -> None:

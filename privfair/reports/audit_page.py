@@ -64,6 +64,12 @@ def _summary(report: AuditReport) -> list[str]:
         f"The ledger has {plural(report.rows, 'row')} about {plural(len(report.datasets), 'dataset')}. "
         + ("Its chain is intact." if report.verified else "Its chain is broken: the books were changed.")
     ]
+    found += [
+        f"The head noted as {noted.hash[:12]}… is in row {count(noted.row)}."
+        if noted.row is not None
+        else f"The head noted as {noted.hash[:12]}… is not in it."
+        for noted in report.noted_heads
+    ]
     budgeted = [dataset for dataset in report.datasets if dataset.state.budget is not None]
     exceeded = [dataset.state.name for dataset in budgeted if dataset.exceeded]
     if exceeded:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
 
 from accountant.audit import DatasetAudit
 from accountant.burndown import Point
 from accountant.neighbouring import Unit
 from privfair.reports.figures import Figure, Trace, axis, line, plain
 from privfair.reports.numbers import Cell, epsilon_cell, percent
+
+MOMENT, HALF_A_DAY = timedelta(seconds=1), timedelta(hours=12)
 
 
 def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
@@ -26,9 +30,12 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
     whole = dataset.state.neighbouring is not None and dataset.state.neighbouring.unit is Unit.CLIENT
     exposed = "data holder" if whole else "record"
     told = "" if budget is None else f" The budget is ε = {budget.epsilon:g}."
+    window = time_window(times)
+    shown = [times[0], times[-1]] if window is None else [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in window]
+    time: dict[str, Any] = {"type": "date", "nticks": 6} | ({} if window is None else {"range": shown})
     if budget is not None:
         traces.append({
-            "type": "scatter", "mode": "lines", "name": f"budget, ε = {budget.epsilon:g}", "x": [times[0], times[-1]],
+            "type": "scatter", "mode": "lines", "name": f"budget, ε = {budget.epsilon:g}", "x": shown,
             "y": [budget.epsilon] * 2, "line": {"color": "var(--mark-2)", "width": 2, "dash": "dash"},
             "hoverinfo": "skip",
         })  # fmt: skip
@@ -40,10 +47,16 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
         f"ε of the {exposed} that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)." + told,
         f"Step chart of ε spent on {plain(name)} from {times[0][:16]} to {times[-1][:16]}: it ends at {end}.{told}",
         traces,
-        {"xaxis": axis("", type="date", nticks=6), "yaxis": axis("ε so far", rangemode="tozero")},
+        {"xaxis": axis("", **time), "yaxis": axis("ε so far", rangemode="tozero")},
         ["time (UTC)", "ε so far (RDP)", "budget left"],
         _rows(points),
     )
+
+
+def time_window(times: Sequence[str]) -> tuple[datetime, datetime] | None:
+    """Half a day around the only moment that there is, for the axis of time; None where it follows from the points."""
+    first, last = (datetime.fromisoformat(choice(times)) for choice in (min, max))
+    return None if last - first >= MOMENT else (first - HALF_A_DAY, last + HALF_A_DAY)
 
 
 def _rows(points: Sequence[Point]) -> list[list[str | Cell]]:

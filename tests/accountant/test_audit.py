@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from accountant import books as books_module
+from accountant import schema, settled
 from accountant.accountant import Accountant, epsilon
-from accountant.audit import audit
+from accountant.audit import NotedHead, audit
 from accountant.budget import Budget
 from accountant.chain import LedgerBroken, chained_text
 from accountant.errors import InputError
@@ -208,6 +209,70 @@ def test_a_raised_budget_that_is_not_in_the_chain_is_found(books, tmp_path):
     assert found == ["what is kept about dataset 'patients' differs from what its rows say"]
 
 
+KEPT, CHAINED = "what is kept about it differs from what its rows say", "row 2 was changed"
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        (f"UPDATE datasets SET budget = '{Budget(100.0, 1e-5).to_json()}'", KEPT),
+        ("UPDATE datasets SET budget = ''", KEPT),
+        ("UPDATE datasets SET simulation = 1", KEPT),
+        ("UPDATE datasets SET fingerprint = 'x'", KEPT),
+        ("UPDATE datasets SET unit = 'client'", "what is kept about it differs from its budget"),
+        ("DELETE FROM datasets", KEPT),
+        (
+            "UPDATE sources SET body = replace(body, '\"epsilon\":', '\"epsilon\":9') WHERE body LIKE '%budget%'",
+            CHAINED,
+        ),
+        ("DELETE FROM sources WHERE body LIKE '%budget%'", KEPT),
+    ],
+)
+def test_nothing_is_spent_from_a_budget_that_is_not_the_chains(books, tmp_path, statement, what):
+    request = [Spend("patients", STEP, client="a")]
+    with tampered(books, tmp_path, statement) as ledger:
+        head = ledger.head()
+        for ask in (
+            lambda: ledger.reserve(request),
+            lambda: ledger.spend_many([request]),
+            lambda: ledger.require_room(request),
+            lambda: ledger.what_fits(request),
+            lambda: ledger.budget("patients"),
+            lambda: ledger.set_budget("patients", Budget(5.0, 1e-5)),
+            lambda: ledger.register("patients"),
+        ):
+            with pytest.raises(LedgerBroken, match=rf"{what}\. The books were changed, .* run privfair audit"):
+                ask()
+        assert ledger.head() == head
+
+
+def test_the_chains_budget_is_found_without_reading_all_rows(books):
+    with sqlite3.connect(books) as connection:
+        plan = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {settled._SETTLED}", ("patients",))]
+    connection.close()
+    assert "SCAN entries USING INDEX entries_settled" in plan
+
+
+def test_an_older_ledger_that_may_only_be_read_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "l.sqlite"
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
+        with Ledger(f"sqlite:///{path}") as ledger:
+            ledger.set_budget("d", Budget(3.0, 1e-5))
+
+    def refuse(*_):
+        raise InputError("ledger", "must be writable", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "migrate", refuse)
+        with Ledger(f"sqlite:///{path}", create=False) as ledger:
+            assert audit(ledger, pld=False).fine
+        with pytest.raises(InputError, match="must be writable"):
+            Ledger(f"sqlite:///{path}")
+    with Ledger(f"sqlite:///{path}") as ledger, ledger.reading() as connection:
+        assert schema.installed_version(connection) == len(schema.MIGRATIONS)
+
+
 # --- signatures ---------------------------------------------------------------------------------------------------
 
 
@@ -221,9 +286,9 @@ def test_a_signed_ledger(tmp_path):
         assert "not checked" in audit(ledger, pld=False).signatures
         with pytest.raises(InputError, match="signed with key"):
             ledger.reserve([Spend("d", Gaussian(1.0))])
-        assert [str(p) for p in audit(ledger, pld=False, key=other).problems] == [
-            f"row {n}: is not signed with this key" for n in (1, 2)
-        ]
+        with pytest.raises(InputError, match=f"key must be {key.key_id}: this is not the key of this ledger") as wrong:
+            audit(ledger, pld=False, key=other)
+        assert f"found '{other.key_id}'" in str(wrong.value)
     with Ledger(url, key=other) as ledger, pytest.raises(InputError, match="must be the one the ledger"):
         ledger.reserve([Spend("d", Gaussian(1.0))])
 
@@ -234,7 +299,45 @@ def test_a_chain_computed_afresh_is_found_by_its_signatures(tmp_path):
     with Ledger(f"sqlite:///{tmp_path}/forged.sqlite", key=OwnerKey(bytes(32))) as ledger:
         ledger.reserve([Spend("d", Gaussian(50.0))])
         assert audit(ledger, pld=False).fine
-        assert not audit(ledger, pld=False, key=key).verified
+        with pytest.raises(InputError, match="created with this key, it was replaced by another"):
+            audit(ledger, pld=False, key=key)
+
+
+def test_a_forger_who_writes_the_owners_name_but_has_no_key_is_found(tmp_path, monkeypatch):
+    key, forger = OwnerKey(bytes(range(32))), OwnerKey(bytes(32))
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnerKey, "key_id", key.key_id)
+        with Ledger(f"sqlite:///{tmp_path}/forged.sqlite", key=forger) as ledger:
+            ledger.reserve([Spend("d", Gaussian(50.0))])
+    with Ledger(f"sqlite:///{tmp_path}/forged.sqlite") as ledger:
+        found = [str(problem) for problem in audit(ledger, pld=False, key=key).problems]
+    assert found == [f"row {n}: is not signed with this key" for n in (1, 2)]
+
+
+def test_a_changed_first_row_is_no_wrong_key(tmp_path):
+    """Who writes another key's name into row 1 changed the books: that is told, not that the key is wrong."""
+    key = OwnerKey(bytes(range(32)))
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite", key=key) as ledger:
+        ledger.reserve([Spend("d", Gaussian(50.0))])
+    swap = f"UPDATE sources SET body = replace(body, '{key.key_id}', '{'0' * 16}')"
+    with tampered(tmp_path / "l.sqlite", tmp_path, swap) as ledger:
+        assert str(audit(ledger, pld=False, key=key).problems[0]).startswith("row 1: was changed")
+
+
+def test_a_key_for_a_ledger_without_signatures_is_bad_input(books):
+    with Ledger(f"sqlite:///{books}") as ledger, pytest.raises(InputError, match="rows of this ledger are not signed"):
+        audit(ledger, pld=False, key=OwnerKey(bytes(32)))
+
+
+def test_where_a_noted_head_was_found(tmp_path):
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite") as ledger:
+        ledger.reserve([Spend("d", Gaussian(50.0))])
+        noted = ledger.head().hash
+        ledger.reserve([Spend("d", Gaussian(50.0))])
+        report = audit(ledger, pld=False, heads=[noted, "0" * 64, noted])
+        assert report.noted_heads == (NotedHead(noted, 2), NotedHead("0" * 64, None))
+        assert not report.verified
+        assert audit(ledger, pld=False).noted_heads == ()
 
 
 # --- what was spent -----------------------------------------------------------------------------------------------

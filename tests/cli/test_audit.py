@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -108,7 +109,9 @@ def test_a_missing_ledger_is_bad_input_and_is_not_created(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     result = run()
     assert isinstance(result.exception, InputError)
-    assert "must exist" in str(result.exception)
+    assert str(result.exception) == (
+        "ledger must exist; there is none at 'sqlite:///privfair-ledger.sqlite'. Check the path; nothing was created."
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -171,6 +174,33 @@ def test_a_head_noted_in_a_statement(url, tmp_path):
         assert isinstance(run("--ledger", url, "--head", wrong).exception, InputError)
 
 
+def test_a_noted_head_is_told_to_be_found(url):
+    with Ledger(url) as ledger:
+        noted, rows = ledger.head().hash, ledger.head().sequence
+        ledger.reserve([Spend("patients", Gaussian(90.0))])
+        newest = ledger.head().hash
+    asked = ("--ledger", url, "--no-pld", "--head", noted, "--head", newest)
+    output = run(*asked).output
+    assert f"noted head {noted}: found, row {rows}; 1 newer" in output
+    assert f"noted head {newest}: found, row {rows + 1}, the newest" in output
+    assert json.loads(run(*asked, "--json").stdout)["noted_heads"] == [
+        {"head": noted, "found": True, "row": rows},
+        {"head": newest, "found": True, "row": rows + 1},
+    ]
+    lost = ("--ledger", url, "--no-pld", "--head", "0" * 64)
+    assert f"noted head {'0' * 64}: not in the ledger" in run(*lost).output
+    assert json.loads(run(*lost, "--json").stdout)["noted_heads"] == [{"head": "0" * 64, "found": False, "row": None}]
+    assert json.loads(run("--ledger", url, "--no-pld", "--json").stdout)["noted_heads"] == []
+
+
+@pytest.mark.parametrize("missing", ["missing.json", "runs/first/privacy", "."])
+def test_a_head_in_a_file_that_does_not_exist(url, missing):
+    error = run("--ledger", url, "--head", missing).exception
+    assert isinstance(error, InputError)
+    assert str(error).startswith(f"--head must be a statement's JSON file that exists; there is none at {missing!r}.")
+    assert "must be 64 lower-case hexadecimal digits" in str(run("--ledger", url, "--head", "abc").exception)
+
+
 def test_signatures_are_checked_with_the_key(tmp_path):
     key = OwnerKey.create(tmp_path / "owner.key")
     address = f"sqlite:///{tmp_path}/l.sqlite"
@@ -178,8 +208,19 @@ def test_signatures_are_checked_with_the_key(tmp_path):
         ledger.reserve([Spend("d", Gaussian(2.0))])
     report = json.loads(run("--ledger", address, "--no-pld", "--json", "--key", str(tmp_path / "owner.key")).stdout)
     assert report["chain"]["signatures"] == f"checked with key {key.key_id}"
-    OwnerKey.create(tmp_path / "other.key")
-    assert run("--ledger", address, "--no-pld", "--key", str(tmp_path / "other.key")).exit_code == 1
+    other = OwnerKey.create(tmp_path / "other.key")
+    wrong = run("--ledger", address, "--no-pld", "--key", str(tmp_path / "other.key")).exception
+    assert isinstance(wrong, InputError)
+    told = f"key must be {key.key_id}: this is not the key of this ledger; found '{other.key_id}'."
+    assert str(wrong).startswith(told)
+    connection = sqlite3.connect(tmp_path / "l.sqlite")
+    connection.execute("DROP TRIGGER entries_no_update")
+    connection.execute("UPDATE entries SET count = 5 WHERE sequence = 2")
+    connection.commit()
+    connection.close()
+    changed = run("--ledger", address, "--no-pld", "--key", str(tmp_path / "owner.key"))
+    assert changed.exit_code == 1
+    assert "row 2: was changed" in changed.output
 
 
 def test_the_burn_down_figure(url, tmp_path):
@@ -188,6 +229,25 @@ def test_the_burn_down_figure(url, tmp_path):
     assert result.exit_code == 0
     assert json.loads(result.stdout)["figure"] == str(path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_axis_of_a_single_moment_is_a_day(tmp_path, monkeypatch):
+    from matplotlib.dates import num2date
+    from matplotlib.figure import Figure
+
+    drawn = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
+    address, at = f"sqlite:///{tmp_path}/l.sqlite", datetime(2026, 5, 12, 9, 30, tzinfo=UTC)
+    with Ledger(address, clock=lambda: at) as ledger:
+        ledger.set_budget("patients", Budget(3.0, 1e-5))
+    assert run("--ledger", address, "--no-pld", "--figure", str(tmp_path / "x.png")).exit_code == 0
+    with Ledger(address, clock=lambda: at + timedelta(hours=2)) as ledger:
+        ledger.reserve([Spend("patients", Gaussian(9.0))])
+    assert run("--ledger", address, "--no-pld", "--figure", str(tmp_path / "x.png")).exit_code == 0
+    alone, two = ([num2date(end) for end in figure.axes[0].get_xlim()] for figure in drawn)
+    assert [alone[0] + timedelta(hours=12), alone[1] - timedelta(hours=12)] == [at, at]
+    assert two[1] - two[0] < timedelta(hours=3)
 
 
 def test_a_figure_that_cannot_be_written_does_not_cost_the_audit(url, tmp_path):

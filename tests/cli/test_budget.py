@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 from typer.testing import CliRunner
 
-from accountant import BudgetExceeded, Gaussian, InputError, Ledger
+from accountant import Budget, BudgetExceeded, Gaussian, InputError, Ledger, NotPrivate
 from accountant.audit import audit
+from accountant.errors import Refused
 from accountant.fingerprint import fingerprint_csv
+from accountant.headroom import rounded_down
 from accountant.neighbouring import NeighbouringMismatch
 from accountant.signing import OwnerKey
 from accountant.spending import Spend
+from privfair.cli.books import percent, shown
 from privfair.cli.budget import app
 
 
@@ -53,13 +57,57 @@ def test_set_and_show(url):
 
 
 def test_the_table_for_people(url, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "120")
     set_budget(url)
     with Ledger(url) as ledger:
         ledger.register("toy", simulation=True)
     output = run("show", "--ledger", url).output
     for text in ("patients", "add or remove one record", "100.0%", "the name only", "simulation, no ε claims"):
         assert text in output
+
+
+def test_epsilon_spent_and_what_fits_are_shown(url, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    set_budget(url)
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("patients", Gaussian(3.0))])
+        budget, spent = ledger.budget("patients"), ledger.spent("patients")["", ""]
+    told = json.loads(run("show", "patients", "--ledger", url, "--json").stdout)["budget"]
+    assert told["epsilon_spent"] == budget.epsilon_at(spent)
+    room = budget.headroom(spent)
+    assert told["epsilon_fits"] == {"gaussian": room.gaussian, "pure": room.pure}
+    output = run("show", "--ledger", url).output
+    assert "ε spent" in output
+    assert max(map(len, output.splitlines()[1:])) <= 80
+    assert (
+        f"patients: ε = {shown(told['epsilon_spent'])} of 3 is spent. What certainly still fits: ε of at most "
+        f"{rounded_down(room.pure)} with δ = 0, or ε of at most {rounded_down(room.gaussian)} at δ = 1e-05 by Gaussian "
+        "noise on all records."
+    ) in " ".join(output.split())
+
+
+def test_a_budget_used_up_without_bound_is_shown(url):
+    with Ledger(url) as ledger:
+        ledger.reserve([Spend("patients", NotPrivate())])
+    set_budget(url)
+    told = run("show", "--ledger", url)
+    assert told.exit_code == 1
+    assert "ε = ∞ of 3 is spent: the budget is exceeded" in " ".join(told.output.split())
+    assert json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]["patients"]["budget"][
+        "epsilon_spent"
+    ] == "inf"  # fmt: skip
+
+
+def test_an_edited_budget_is_not_shown(url):
+    set_budget(url)
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    wide = Budget(30.0, 1e-5).to_json()
+    connection.execute("UPDATE datasets SET budget = ?", (wide,))
+    connection.commit()
+    connection.close()
+    for command in (run("show", "--ledger", url), set_budget(url)):
+        assert isinstance(command.exception, Refused)
+        assert "run privfair audit" in str(command.exception)
 
 
 def test_raising_keeps_the_order(url):
@@ -75,7 +123,16 @@ def test_lowering_below_what_is_spent_shows_as_exceeded(url):
     with Ledger(url) as ledger:
         ledger.reserve([Spend("patients", Gaussian(3.0))])
     set_budget(url, epsilon="1.7")
-    assert run("show", "--ledger", url).exit_code == 1
+    with Ledger(url) as ledger:
+        budget, spent = ledger.budget("patients"), ledger.spent("patients")["", ""]
+    told = run("show", "--ledger", url)
+    assert told.exit_code == 1
+    output = " ".join(told.output.split())
+    after, left = shown(budget.epsilon_at(spent)), percent(1 - spent / budget.capacity)
+    assert f"patients: ε = {after} of 1.7 is spent: the budget is exceeded. Nothing more fits." in output
+    assert "exceeded" in output.partition("patients:")[0]
+    assert left not in output
+    assert f"by {left.removeprefix('-')}" in output
     assert json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]["patients"]["budget"]["exceeded"]
     with Ledger(url) as ledger, pytest.raises(BudgetExceeded, match="0 of 1 releases fit"):
         ledger.reserve([Spend("patients", Gaussian(1000.0))])
@@ -145,6 +202,23 @@ def test_a_key_is_also_welcome_for_an_unsigned_ledger(url, tmp_path):
     (tmp_path / "data.csv").write_text("a\n1\n")
     result = set_budget(url, "--data", str(tmp_path / "data.csv"), "--key", str(tmp_path / "owner.key"))
     assert result.exit_code == 0, result.exception
+    assert "was created without a key: --key binds the data, but no row is signed." in result.stderr
+    assert "note" not in result.stdout
+
+
+def test_a_key_that_would_sign_nothing_is_refused(url, tmp_path):
+    set_budget(url)
+    OwnerKey.create(tmp_path / "owner.key")
+    result = set_budget(url, "--key", str(tmp_path / "owner.key"), epsilon="5")
+    assert isinstance(result.exception, InputError)
+    assert str(result.exception) == (
+        f"--key can only sign a ledger that was created with a key; found {url!r}. Nothing was set. A ledger is signed "
+        "from its first row on. If nothing was released yet, set the budget in a new one (--ledger sqlite:///NEW-FILE "
+        "--key KEY); otherwise that would forget what was spent (Ledger.record_past carries it over). To go on without "
+        "signatures, leave out --key."
+    )
+    with Ledger(url) as ledger:
+        assert ledger.budget("patients").epsilon == 3
 
 
 def test_showing_needs_a_ledger_and_a_known_dataset(url):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,34 @@ def test_no_torch_behind_the_command() -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert run("--version", cwd=tmp_path).stdout.startswith("privfair 0.")
+
+
+NUMBERS = re.compile(r"-?\d+\.\d+")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "distances"),
+    [
+        ("gaussian:0.1+0.5*laplace:0.4", "0,0.1,0.3,1"),
+        ("0.25*matern32:0.123456+0.5*rq:0.25:1.5+gaussian:0.15", "0,0.1,0.3,1"),
+        ("energy", "0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1,1000"),
+    ],
+)
+@pytest.mark.parametrize("noise", ["laplace:0.2", "gaussian:0.10625"])
+def test_no_number_is_cut_on_eighty_columns(kernel, distances, noise, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    asked = ["kernels", "--kernel", kernel, "--noise", noise, "--repeats", "20", "--distances", distances]
+    output = run(*asked, cwd=tmp_path).stdout
+    told = json.loads(run(*asked, "--json", cwd=tmp_path).stdout)["comparisons"][0]
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+    numbers = NUMBERS.findall(output)
+    for values in told["values"].values():
+        assert {f"{value:.3f}" for value in values or []} <= set(numbers)
+    for estimate in filter(None, told["mmd2"].values()):
+        assert f"{estimate['value']:.4f} ± {estimate['standard_error']:.4f}" in output
+    for check in filter(None, told["check"].values()):
+        assert f"{check['mean']:.4f} =" in output or f"{check['mean']:.4f} ≠" in output
+    for parameter in NUMBERS.findall(f"{kernel} {noise}"):
+        assert parameter in numbers

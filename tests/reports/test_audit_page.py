@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from accountant import Budget, Gaussian, Laplace, Ledger
 from accountant.audit import AuditReport, audit
 from accountant.spending import Spend
 from privfair.reports.audit_page import audit_page
+from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.guessing import shown_guesses
 from tests.reports.reading import Page
 
@@ -106,3 +109,27 @@ def test_an_empty_ledger(tmp_path: Path) -> None:
         text = audit_page(audit(ledger))
     assert "Nothing has been spent." in text
     assert len(text) < 60_000
+
+
+def test_a_noted_head_is_told_to_be_found(url: str) -> None:
+    with Ledger(url, create=False) as ledger:
+        head = ledger.head()
+        page = Page(audit_page(audit(ledger, pld=False, heads=[head.hash, "0" * 64])))
+    assert f"The head noted as {head.hash[:12]}… is in row {head.sequence}." in page.text
+    assert "The head noted as 000000000000… is not in it." in page.text
+
+
+def test_a_single_moment_is_drawn_on_a_day(tmp_path: Path) -> None:
+    at = datetime(2026, 5, 12, 9, 30, tzinfo=UTC)
+    with Ledger(f"sqlite:///{tmp_path}/l.sqlite", clock=lambda: at) as ledger:
+        ledger.set_budget("patients", Budget(3.0, 1e-5))
+        (dataset,) = audit(ledger, pld=False).datasets
+    figure = burn_down_figure("0", dataset)
+    assert figure is not None
+    day = ["2026-05-11T21:30:00Z", "2026-05-12T21:30:00Z"]
+    assert figure.layout["xaxis"]["range"] == day
+    assert figure.data[1]["x"] == day  # the line of the budget
+    (later,) = (replace(point, at="2026-05-12T11:30:00.000000Z") for point in dataset.burn_down)
+    figure = burn_down_figure("0", replace(dataset, burn_down=(*dataset.burn_down, later)))
+    assert figure is not None
+    assert "range" not in figure.layout["xaxis"]
