@@ -72,6 +72,8 @@ class Books:
                     raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
                 _require_its_unit(config, dataset, state.neighbouring)
                 _require_same_partition(ledger, dataset, run)
+                if not federation.loaded:
+                    _require_known_clients(ledger, dataset, {client.name for client in federation.clients})
                 require_whole_noise(dataset, ledger.runs(dataset))
             fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
             _require_its_name(ledger, config, key, dataset)
@@ -150,10 +152,8 @@ def definition(config: Config, federation: Federation, notion: Notion | None) ->
     """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
-    same records differently nothing excludes anything. Of a federation that was not loaded by the options of the
-    configuration the names of its clients are what can be told. `notion`: one of the user's own, with sets of its own
-    (given, or named in the configuration); those of the known ones follow from the label, which groups have in their
-    names.
+    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
+    named in the configuration); those of the known ones follow from the label, which groups have in their names.
     """
     schema = federation.schema
     notion = notion or own_notion(config.fairness.notion, schema)
@@ -161,8 +161,7 @@ def definition(config: Config, federation: Federation, notion: Notion | None) ->
     options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
     own = None if notion is None else [notion.name, *(s.name for s in notion.sets)]
     groups = [[attribute.name, list(attribute.values)] for attribute in schema.sensitive]
-    holders = [] if federation.loaded else [[client.name for client in federation.clients]]
-    text = json.dumps([config.data.name, options, groups, own, *holders], sort_keys=True)
+    text = json.dumps([config.data.name, options, groups, own], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -170,11 +169,25 @@ def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
     """Nothing, if all runs that ever spent from a budget divided the records alike."""
     others = {division_of(name) for name in ledger.runs(dataset)} - {division_of(run)}
     if others:
-        raise Refused(
-            f"Earlier runs on {dataset!r} divided its records among clients or groups differently (another client or "
-            "sensitive column, other values, other sets). A budget counts each client's and group's records for "
-            "themselves, which holds for one division only. Use the earlier one."
-        )
+        raise _another_division(dataset, "another client or sensitive column, other values, other sets")
+
+
+def _require_known_clients(ledger: Ledger, dataset: str, names: set[str]) -> None:
+    """Nothing, unless clients of other names stand for those who paid before: no option tells who holds which record.
+
+    Some of them may stay away, and others may join them.
+    """
+    before = {client for client, _ in ledger.spent(dataset) if client}
+    if before - names and names - before:
+        new = ", ".join(sorted(names - before)[:4])
+        raise _another_division(dataset, f"{new} had paid for nothing, and some who had are not here")
+
+
+def _another_division(dataset: str, how: str) -> Refused:
+    return Refused(
+        f"Earlier runs on {dataset!r} divided its records among clients or groups differently ({how}). A budget counts "
+        "each client's and group's records for themselves, which holds for one division only. Use the earlier one."
+    )
 
 
 def _require_real(config: Config, schema: Schema, dataset: str) -> None:
