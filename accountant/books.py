@@ -46,11 +46,6 @@ class DatasetState:
     neighbouring: Neighbouring | None = None
     budget: Budget | None = None
 
-    @property
-    def claims_epsilon(self) -> bool:
-        """False for simulations: their noise may be seeded, so ε means nothing to whoever knows the seed."""
-        return not self.simulation
-
     def keeping(self, neighbouring: Neighbouring | None) -> DatasetState:
         """The state after a release with this neighbouring; the dataset's first release settles it."""
         if neighbouring is None or neighbouring == self.neighbouring:

@@ -40,10 +40,6 @@ class Noise(ABC):
     def log_characteristic_function(self, frequency: ArrayLike) -> FloatArray:
         """ln E exp(iωξ); the expectation is real and above 0 for both laws of this file."""
 
-    def characteristic_function(self, frequency: ArrayLike) -> FloatArray:
-        """E exp(iωξ)."""
-        return np.exp(self.log_characteristic_function(frequency))
-
     @abstractmethod
     def density(self, x: ArrayLike) -> FloatArray:
         """The density at x."""

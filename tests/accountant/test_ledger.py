@@ -256,7 +256,7 @@ def test_the_database_refuses_to_change_rows(ledger, statement):
 
 def test_simulations_have_no_budget_and_stay_simulations(ledger):
     ledger.register("toy", simulation=True)
-    assert not ledger.dataset("toy").claims_epsilon
+    assert ledger.dataset("toy").simulation
     with pytest.raises(InputError, match="must not be a simulation to have a budget"):
         ledger.set_budget("toy", Budget(1.0, 1e-5))
     with pytest.raises(InputError, match="must stay True"):

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privfair.attendance import regrouped, singles
+from privfair.backends.in_process import InProcess
 from privfair.backends.stacked.engine import Asked as Pair
 from privfair.backends.stacked.engine import Engine
 from privfair.backends.stacked.lockstep import Failed
 from privfair.clients.client import Client
-from privfair.interfaces import Memory
 from privfair.messages import Answered, Asked, Reply, Request, TrainRequest
 from privfair.replies import ReplyCheck
-from privfair.terms import Terms
 
 if TYPE_CHECKING:
     from privfair.privacy.desk import Bill, Desk
@@ -36,8 +35,8 @@ class Exchange:
 Answers = Callable[[Exchange], list[Reply | Failed]]
 
 
-class Stacked:
-    """A simulated federation. With a desk, every answer is paid for in a ledger before it is given."""
+class Stacked(InProcess):
+    """The same federation as one client after the other makes; they are asked all at once."""
 
     def __init__(
         self,
@@ -52,14 +51,8 @@ class Stacked:
 
         settles: it also settles bills, with those of other runs.
         """
-        self.members = list(clients)
-        self.check, self.desk = check, desk
+        super().__init__(clients, check, desk)
         self._answers, self._settles = answers, settles
-
-    @property
-    def clients(self) -> int:
-        """How many there are."""
-        return len(self.members)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         """Ask all of them at once; a client that refuses ends the simulation."""
@@ -89,15 +82,3 @@ class Stacked:
                 raise reply.error
             replies.append(self.check(self.members[k].name, asked, reply))
         return replies
-
-    def agreed(self, terms: Terms) -> None:
-        """Nothing to do: the clients of a simulation are this process."""
-
-    def client_state(self) -> Memory:
-        """The control variates of those who have one."""
-        return {str(c.index): c.control for c in self.members if c.control is not None}
-
-    def restore_clients(self, state: Memory) -> None:
-        """Give them back."""
-        for client in self.members:
-            client.control = state.get(str(client.index))
