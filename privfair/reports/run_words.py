@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from privfair.privacy.books import dataset_name
 from privfair.reports.guessing import shown_guesses
 from privfair.reports.numbers import Cell, count, delta, plural, shown, size
 from privfair.reports.run_facts import RunFacts
@@ -41,9 +42,8 @@ class Tile:
 
 
 def subject(facts: RunFacts) -> str:
-    """The name of the data."""
-    known = facts.released["privacy"].get("ledger")
-    return str(known["dataset"] if known else facts.released["data"]["name"])
+    """The name of the data, as the ledger has it or would have it."""
+    return dataset_name(facts.config, str(facts.released["data"]["name"]))
 
 
 def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) -> list[str]:
