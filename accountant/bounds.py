@@ -12,7 +12,7 @@ from accountant.conversion import delta_from_rdp, epsilon_from_rdp, require_delt
 from accountant.errors import InputError
 from accountant.events import Composed, Event
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
-from accountant.rdp import DEFAULT_ORDERS, order_grid, rdp
+from accountant.rdp import DEFAULT_ORDERS, forget_curves, order_grid, rdp
 from accountant.rdp_moments import Array
 
 Method = Literal["rdp", "pld"]
@@ -80,6 +80,13 @@ def spent(events: object, delta: float = 1e-5, method: Method = "rdp") -> Spent:
     if method == "pld":
         return spent_by_pld(event, delta)
     raise InputError("method", f"must be one of {list(METHODS)}", method)
+
+
+def forget() -> None:
+    """Drop all that is remembered of earlier answers, for measuring and for memory."""
+    spent_by_rdp.cache_clear()
+    spent_by_pld.cache_clear()
+    forget_curves()
 
 
 @lru_cache(maxsize=1024)  # many clients release the same

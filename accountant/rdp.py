@@ -50,8 +50,8 @@ def rdp(event: Event, orders: Iterable[float] = DEFAULT_ORDERS) -> Array:
     return _rdp(event, orders if isinstance(orders, tuple) else tuple(float(order) for order in orders))
 
 
-def forget() -> None:
-    """Drop all remembered curves and nodes, for measuring and for memory."""
+def forget_curves() -> None:
+    """Drop all remembered curves and nodes."""
     _rdp.cache_clear()
     forget_nodes()
 

@@ -18,7 +18,7 @@ def bench_rdp_50_clients() -> Result:
 
     import accountant
     from accountant import Gaussian, PoissonSampled, Repeated
-    from accountant.rdp import forget
+    from accountant.bounds import forget
 
     def ours() -> list[float]:
         forget()  # as in a fresh process
