@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.5  # between two looks at how far the workers are
 
 def in_processes(
     work: Work, batches: Iterator[Batch], workers: int, report: Report | None = None, late: Late = lambda: False
-) -> Iterator[Rows]:
+) -> Generator[Rows, None, None]:
     """The rows of every batch as it finishes; a batch is taken when a worker is free, and none once it is `late`.
 
     When a process dies, all batches that ran then are suspects and tried again one at a time. One that dies alone, too,

@@ -52,7 +52,7 @@ def _slow(folder: Path, batch: Numbers, report: Report) -> Numbers:
 def test_who_gives_up_does_not_wait_for_the_workers(tmp_path: Path) -> None:
     found = in_processes(partial(_slow, tmp_path), _batches(4, 1), 2)
     assert next(found) == {0: {"number": 0}}
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     pids = [int(file.read_text()) for file in tmp_path.iterdir()]
     assert len(pids) >= 2
     assert not multiprocessing.active_children()
