@@ -1,4 +1,4 @@
-"""δ of one Gaussian release to nearly all digits, also where the textbook formula loses them."""
+"""δ of one Gaussian release to nearly all digits, also where the textbook formula loses them, and its ε."""
 
 from __future__ import annotations
 
@@ -41,6 +41,19 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
         return density * shift * math.fsum(weights * (1.0 - points * mills(points)))
     first = density * float(mills(np.array(start))) if start > 0 else float(ndtr(-start))
     return max(0.0, first - density * float(mills(np.array(start + shift))))
+
+
+def gaussian_epsilon(separation: float, delta: float) -> float:
+    """ε at δ of a Gaussian mechanism whose neighbours are so many standard deviations apart, from below."""
+    if separation <= 0 or gaussian_delta(0.0, 1.0 / separation) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, 1.0 / separation) > delta:
+        low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if gaussian_delta(middle, 1.0 / separation) > delta else (low, middle)
+    return low
 
 
 @lru_cache

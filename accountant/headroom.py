@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from accountant.gaussian_profile import gaussian_epsilon
+
 # Sums of many costs are rounded up, each by less than this.
 SAFETY = 1.0 - 1e-9
 DIGITS = 3
@@ -30,7 +32,7 @@ def headroom(left: float, order: float, delta: float) -> Headroom:
     """What fits into `left`, Rényi divergence at the order."""
     if not left > 0:
         return Headroom(0.0, 0.0)
-    return Headroom(gaussian_epsilon(left * SAFETY, order, delta), pure_epsilon(left * SAFETY, order))
+    return Headroom(gaussian_releases(left * SAFETY, order, delta), pure_epsilon(left * SAFETY, order))
 
 
 def pure_epsilon(left: float, order: float) -> float:
@@ -41,28 +43,13 @@ def pure_epsilon(left: float, order: float) -> float:
     return max(left, math.sqrt(2.0 * left / order))
 
 
-def gaussian_epsilon(left: float, order: float, delta: float) -> float:
+def gaussian_releases(left: float, order: float, delta: float) -> float:
     """ε at δ of the Gaussian release whose Rényi divergence α/(2z²) is `left`, from below.
 
     Gaussian releases compose to a Gaussian release, whose exact ε (Balle, Wang 2018, arXiv 1805.06530v2, Theorem 8)
     falls as z grows: all that have a smaller ε together, by whatever bound, cost less.
     """
-    from accountant.gaussian_profile import gaussian_delta
-
-    multiplier = math.sqrt(order / (2.0 * left))
-
-    def too_small(epsilon: float) -> bool:
-        return gaussian_delta(epsilon, multiplier) > delta
-
-    if not too_small(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while too_small(high):
-        low, high = high, 2.0 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if too_small(middle) else (low, middle)
-    return low
+    return gaussian_epsilon(math.sqrt(2.0 * left / order), delta)
 
 
 def rounded_down(epsilon: float) -> str:

@@ -27,7 +27,7 @@ from accountant.chain import Head, Stored, timestamp, utc_now
 from accountant.errors import InputError
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
-from accountant.settled import require_settled
+from accountant.settled import read_settled, require_settled
 from accountant.signing import OwnerKey
 from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name, require_text
 from accountant.storage import Storage, fetch, insert_rows
@@ -98,7 +98,7 @@ class Ledger:
         `LedgerBroken` when what is kept beside the chain is not what its newest rows say.
         """
         with self._storage.reading() as connection:
-            return require_settled(connection, books.read_state(connection, name))
+            return read_settled(connection, name)
 
     def datasets(self) -> list[DatasetState]:
         """The same for every dataset in the ledger, by name."""
@@ -112,7 +112,7 @@ class Ledger:
     def spent(self, dataset: str) -> dict[tuple[str, str], float]:
         """Rényi divergence at the budget's order by (client, group); empty for a dataset without a budget."""
         with self._storage.reading() as connection:
-            budget = require_settled(connection, books.read_state(connection, dataset)).budget
+            budget = read_settled(connection, dataset).budget
             if budget is None:
                 return {}
             head = chain.read_head(connection)
@@ -156,7 +156,7 @@ class Ledger:
         require_name("fingerprint", fingerprint, empty=True)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = require_settled(connection, books.read_state(connection, dataset))
+            before = read_settled(connection, dataset)
             seen = registration.registered(connection)
             registration.require_same_kind(connection, before, simulation=simulation)
             registration.require_same_key(fingerprint, seen)
@@ -179,7 +179,7 @@ class Ledger:
         require_text("actor", actor, empty=True)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = require_settled(connection, books.read_state(connection, dataset))
+            before = read_settled(connection, dataset)
             if before.simulation:
                 raise InputError(
                     "dataset",
@@ -302,7 +302,7 @@ class Ledger:
         placed = drafts(spends)
         with self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
-            before = require_settled(connection, books.read_state(connection, dataset))
+            before = read_settled(connection, dataset)
             state = before
             for event in {id(spend.event): spend.event for spend in spends}.values():
                 state = state.keeping(event.neighbouring)

@@ -12,12 +12,17 @@ from hashlib import sha256
 
 from sqlalchemy import Connection
 
-from accountant.books import BUDGET, DATASET, DatasetState
+from accountant.books import BUDGET, DATASET, DatasetState, read_state
 from accountant.budget import Budget
 from accountant.chain import chained_text
 from accountant.errors import LedgerBroken
 from accountant.spending import Source
 from accountant.storage import fetch
+
+
+def read_settled(connection: Connection, dataset: str) -> DatasetState:
+    """What is settled about a dataset, checked."""
+    return require_settled(connection, read_state(connection, dataset))
 
 
 def require_settled(connection: Connection, state: DatasetState) -> DatasetState:

@@ -14,7 +14,7 @@ from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
-from privfair.datasets.records import ClientData, Federation
+from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
 from privfair.evaluation import Evaluator
 from privfair.fairness.cells import Cells
@@ -43,10 +43,10 @@ class Credentials:
     ledger_id: str | None = None  # of the ledger in which it was begun
 
     @staticmethod
-    def new(config: Config, federation: Federation, notion: Notion | None) -> Credentials:
+    def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
         begun = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-        run = named_run(begun, config, federation, notion)
+        run = named_run(begun, config, schema, notion)
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(run, new_keys(config.scheme) if own else None)
 
@@ -84,7 +84,7 @@ def build(
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    credentials = credentials or Credentials.new(config, federation, notion)
+    credentials = credentials or Credentials.new(config, federation.schema, notion)
     schema, seed = federation.schema, config.run.seed
     holders = _pooled(federation) if config.federation.method == "centralized" else federation.clients
     parts = Parts.of(config, schema, len(holders), notion)

@@ -53,21 +53,6 @@ def gaussian_separation(hit: float, alarm: float) -> float:
     return float(ndtri(hit) - ndtri(alarm))
 
 
-def gaussian_epsilon(separation: float, delta: float) -> float:
-    """ε at δ of a Gaussian mechanism whose neighbours are so many standard deviations apart, from below."""
-    from accountant.gaussian_profile import gaussian_delta
-
-    if separation <= 0 or gaussian_delta(0.0, 1.0 / separation) <= delta:
-        return 0.0
-    low, high = 0.0, 1.0
-    while gaussian_delta(high, 1.0 / separation) > delta:
-        low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_delta(middle, 1.0 / separation) > delta else (low, middle)
-    return low
-
-
 def _log_ratio(above: Array, below: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(np.maximum(above, 0.0)) - np.log(below)

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 from accountant.calibration import scale_noise
 from accountant.conversion import delta_from_rdp, epsilon_from_rdp
 from accountant.empirical.intervals import Array
-from accountant.empirical.rates import gaussian_epsilon, gaussian_separation
+from accountant.empirical.rates import gaussian_separation
 from accountant.events import Event, Gaussian, PoissonSampled, count_parts
+from accountant.gaussian_profile import gaussian_epsilon
 from accountant.rdp import DEFAULT_ORDERS, rdp
 
 LARGEST = 18.0  # ε beyond this would need false-alarm rates below 1e-7 to be seen

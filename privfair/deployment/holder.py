@@ -212,6 +212,6 @@ class Holder:
     # ---- parts
 
     def _session(self, run: str, memory: Remembered | None) -> AbstractContextManager[Session]:
-        name = named_run(run, self.config, self.federation, None)
+        name = named_run(run, self.config, self.federation.schema, None)
         ledger_id, rows = (None, 0) if memory is None else (memory.ledger_id, memory.rows)
         return session(self.config, self.federation, self.parts, self.me, name, ledger_id, rows)

@@ -142,20 +142,19 @@ def dataset_name(config: Config, name: str) -> str:
     return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
 
 
-def named_run(beginning: str, config: Config, federation: Federation, notion: Notion | None) -> str:
+def named_run(beginning: str, config: Config, schema: Schema, notion: Notion | None) -> str:
     """The name of a run in the ledger."""
-    inferred, shares = federation.schema.inferred, config.privacy.distributed_noise
-    return run_name(beginning, definition(config, federation, notion), inferred=inferred, shares=shares)
+    inferred, shares = schema.inferred, config.privacy.distributed_noise
+    return run_name(beginning, definition(config, schema, notion), inferred=inferred, shares=shares)
 
 
-def definition(config: Config, federation: Federation, notion: Notion | None) -> str:
+def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
     """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
 
     Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
     same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
     named in the configuration); those of the known ones follow from the label, which groups have in their names.
     """
-    schema = federation.schema
     notion = notion or own_notion(config.fairness.notion, schema)
     dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
     options = {key: str(value) for key, value in config.data.options.items() if key in dividing}

@@ -77,11 +77,11 @@ def test_the_named_notion_trains_the_model_of_the_given_one(name: str) -> None:
 
 
 def test_runs_of_an_own_notion_are_known_in_the_ledger_by_its_sets() -> None:
-    data = toy()
+    schema = toy().schema
     named = Config.build({"fairness": {"notion": "own_notions_of_a_test:LARGE_B"}})
     plain = Config.build({})
-    given = notion_by_name("own_notions_of_a_test:LARGE_B", data.schema)
-    assert definition(named, data, None) == definition(plain, data, given) != definition(plain, data, None)
+    given = notion_by_name("own_notions_of_a_test:LARGE_B", schema)
+    assert definition(named, schema, None) == definition(plain, schema, given) != definition(plain, schema, None)
 
 
 @pytest.mark.parametrize(

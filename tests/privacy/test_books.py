@@ -33,13 +33,12 @@ def test_the_ledgers_password_is_not_told(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize("inferred", [False, True])
 def test_the_name_of_a_run_tells_what_an_audit_must_say(inferred: bool, shares: bool) -> None:
-    loaded = load("synthetic", records=20)
-    federation = replace(loaded, schema=replace(loaded.schema, inferred=inferred))
+    schema = replace(load("synthetic", records=20).schema, inferred=inferred)
     config = Config.build({"privacy": {"distributed_noise": shares}})
-    name = Credentials.new(config, federation, None).run
+    name = Credentials.new(config, schema, None).run
     assert has_inferred_schema(name) is inferred
     assert has_noise_in_shares(name) is shares
-    assert division_of(name) == books.definition(config, federation, None)
+    assert division_of(name) == books.definition(config, schema, None)
     assert run_name(beginning_of(name), division_of(name), inferred=inferred, shares=shares) == name
 
 
@@ -48,7 +47,7 @@ def test_a_budget_does_not_count_noise_in_shares(tmp_path: Path) -> None:
     url, event = f"sqlite:///{tmp_path}/ledger.sqlite", Gaussian(9.0)
     data = load("synthetic", records=20)
     shared = run_name(
-        "20260101-120000-abcd", books.definition(Config.build({}), data, None), inferred=False, shares=True
+        "20260101-120000-abcd", books.definition(Config.build({}), data.schema, None), inferred=False, shares=True
     )
     with Ledger(url) as ledger:
         ledger.reserve([Spend("synthetic", event, run=shared)])
@@ -61,4 +60,4 @@ def test_a_budget_does_not_count_noise_in_shares(tmp_path: Path) -> None:
         ledger.set_budget("synthetic", Budget(4.0, 1e-5))  # from Python it can be set, and then nothing can be spent
     config = Config.build({"privacy": {"epsilon": 1.0}, "run": {"ledger": url}})
     with pytest.raises(Refused, match="Runs on 'synthetic' had their noise in shares"):
-        books.Books.open(config, data, books.named_run("20260102-120000-abcd", config, data, None))
+        books.Books.open(config, data, books.named_run("20260102-120000-abcd", config, data.schema, None))

@@ -12,7 +12,7 @@ from scipy.stats import binom, norm
 
 from accountant import spent
 from accountant.empirical import Rates, TradeOff, at_least, at_most, distinguish, epsilon_from_rates, implied_factor
-from accountant.empirical.rates import gaussian_epsilon, gaussian_separation
+from accountant.empirical.rates import gaussian_separation
 from accountant.errors import InputError
 from accountant.events import (
     Composed,
@@ -24,6 +24,7 @@ from accountant.events import (
     PoissonSampled,
     Repeated,
 )
+from accountant.gaussian_profile import gaussian_epsilon
 
 DELTA = 1e-5
 
