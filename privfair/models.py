@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -103,6 +104,51 @@ def _factory(name: str) -> Callable[[int], Any]:
     return factory
 
 
+def _linear_alone(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = _LinearAlone.apply(x, layer.weight, layer.bias)
+    return result
+
+
+class _LinearAlone(torch.autograd.Function):
+    """A linear layer in which each record's numbers depend on that record alone (see `record_arithmetic`).
+
+    The gradients of weight and bias are not computed: Opacus' samplers make those of each record.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        from privfair.record_arithmetic import linear
+
+        ctx.save_for_backward(weight)
+        return torch.from_numpy(linear(*(t.detach().contiguous().numpy() for t in (weight, bias, x))))
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
+        from privfair.record_arithmetic import transposed_linear
+
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        (weight,) = ctx.saved_tensors
+        leaving = transposed_linear(weight.detach().contiguous().numpy(), arriving[0].contiguous().numpy())
+        return torch.from_numpy(leaving), None, None
+
+
+def perceptron_widths(module: nn.Module, trainable: Sequence[nn.Parameter]) -> tuple[int, ...] | None:
+    """The widths, if the module is linear layers with ReLU between them and one output, and all of it is trained."""
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    linear = [m for m in parts[0::2] if type(m) is nn.Linear]
+    between = [m for m in parts[1::2] if type(m) is nn.ReLU]
+    plain = len(linear) == len(between) + 1 and len(linear) + len(between) == len(parts)
+    if not plain or any(m.bias is None for m in linear):
+        return None
+    expected = [p for m in linear for p in (m.weight, m.bias)]
+    if [id(p) for p in expected] != [id(p) for p in trainable] or linear[-1].out_features != 1:
+        return None
+    if any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in (module, *parts)):
+        return None
+    return (linear[0].in_features, *(m.out_features for m in linear))
+
+
 class FlatModel:
     """A module whose parameters and gradients are each one flat tensor: a step is two operations, a message one."""
 
@@ -121,6 +167,7 @@ class FlatModel:
         if not parameters:
             raise InputError("model", "must have trainable parameters", "none")
         self.trainable = tuple(parameters)  # in the order in which they lie in the flat tensor
+        self.widths = perceptron_widths(module, self.trainable)  # None: any other module
         self.flat = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.flat)
         offset = 0
@@ -153,6 +200,37 @@ class FlatModel:
         if result.shape not in ((len(x), 1), (len(x),)):
             raise InputError("model", "must give one number for each record", tuple(result.shape))
         return result.reshape(-1)
+
+    def evaluate_alone(self, x: torch.Tensor) -> torch.Tensor:
+        """As `evaluate`, and a record's output depends on that record and the parameters alone, to the last bit."""
+        from privfair.record_arithmetic import perceptron_outputs
+
+        if self.widths is not None:
+            found = perceptron_outputs(self.flat.numpy(), np.array(self.widths), x.contiguous().numpy())
+            return torch.from_numpy(found)
+        outputs = x.new_empty(len(x))
+        for i, record in enumerate(self.one_at_a_time(x)):
+            outputs[i] = self.evaluate(record)[0]
+        return outputs
+
+    @staticmethod
+    def one_at_a_time(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Each record as a minibatch of one, always at the same place in memory: libraries look at alignment, too."""
+        place = x.new_empty(1, *x.shape[1:])
+        for row in x:
+            yield place.copy_(row)
+
+    @contextmanager
+    def each_record_alone(self) -> Iterator[None]:
+        """Within it, `outputs` of a perceptron are those of each record by itself, and so is what flows back."""
+        layers = [m for m in self.module.modules() if type(m) is nn.Linear] if self.widths is not None else []
+        for layer in layers:
+            layer.forward = partial(_linear_alone, layer)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for layer in layers:
+                del layer.forward
 
     def zero_gradient(self) -> None:
         """Before a backward pass."""

@@ -110,14 +110,14 @@ class Client:
                 return self._scores(request)
             case EmbeddingsRequest():
                 self.model.load(self.replica.at(request.model).values)
-                return self.embeddings(request, all_scores(self.model, self.data))
+                return self.embeddings(request, self._all_scores(private=request.release is not None))
             case TrainRequest():
                 return self._train(self.opened(request))
             case MeasureRequest():
                 return self._measure(request)
             case EvaluateRequest():
                 self.model.load(self.replica.result_at(request.model))
-                tables = confusion_tables(self.test_data, self.model, self._groups)
+                tables = confusion_tables(self.test_data.each_record_alone, self.model, self._groups)
                 entropy = self.entropy("evaluation", 0)
                 return Evaluation(tuple(request.noise.release(table, entropy) for table in tables))
 
@@ -132,7 +132,7 @@ class Client:
     def _scores(self, request: ScoresRequest) -> Scores:
         """So many scores of each cell: a simple random sample as it is, or a private message."""
         self.model.load(self.replica.at(request.model).values)
-        scores = all_scores(self.model, self.data)
+        scores = self._all_scores(private=request.release is not None)
         if request.release is not None:
             return self.private_scores(request, request.release, scores)
         rng = stream(self.seed, "scores", request.round, self.index)
@@ -142,6 +142,10 @@ class Client:
             # fewer than asked for only where the server knows noisy counts, and scores without noise are told anyway
             shared.append(scores[rng.choice(rows, size=min(int(quota), rows.size), replace=False)])
         return Scores(tuple(shared))
+
+    def _all_scores(self, *, private: bool) -> FloatArray:
+        """The scores of all its records; for a private message each depends on its record alone, to the last bit."""
+        return all_scores(self.model, self.data.each_record_alone if private else self.data)
 
     def private_scores(self, request: ScoresRequest, release: ScoreRelease, scores: FloatArray) -> Scores:
         """Messages of fixed length; cells with a quota of 0 are left out by public rule."""

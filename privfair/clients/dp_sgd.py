@@ -20,6 +20,7 @@ from privfair.clients.steps import Descent, Trained
 from privfair.mechanisms.entropy import Entropy, require_rate
 from privfair.messages import PrivateWork, TrainRequest
 from privfair.models import FlatModel
+from privfair.record_arithmetic import require_summable
 
 _CHOICES_AT_ONCE = 1 << 14
 _GRADIENTS_AT_ONCE = 1 << 24  # numbers; a larger minibatch is clipped and summed in parts
@@ -37,11 +38,15 @@ def train_privately(
 
     The number of steps, the divisor and the form of the answer never depend on the records: no records, or none in
     a minibatch, is a step of noise alone. A feature that is not finite counts as 0, and a record whose gradient is
-    not finite counts as one with gradient 0.
+    not finite counts as one with gradient 0. A record's clipped gradient depends on that record and the parameters
+    alone, to the last bit (see `record_arithmetic`): perceptrons have layers for that, and any other module gets one
+    record at a time.
     """
     from privfair.clients.opacus_engine import NoisyMean, PerExampleGradients  # seconds to import, and seldom needed
 
     work = _checked(request)
+    require_summable(len(data.y))
+    data = data.each_record_alone
     model.load(parameters)
     moving = model.flat.double()
     descent = Descent(moving, work, shift, total=work.steps, snapshot_at=request.snapshot_at)
@@ -56,13 +61,17 @@ def train_privately(
         for batch in positions.split(rows):
             if not len(batch):
                 yield moving.new_zeros(0, moving.numel())
-                continue
-            yield gradients.of(losses(batch, model.outputs(x[batch])))
+            elif model.widths is not None:
+                yield gradients.of(losses(batch, model.outputs(x[batch])))
+            else:
+                each = zip(batch.split(1), model.one_at_a_time(x[batch]), strict=True)
+                yield torch.cat([gradients.of(losses(one, model.outputs(record))) for one, record in each])
 
     try:
-        for positions in _minibatches(len(data.y), work, entropy):
-            descent.step(noisy_mean.of(parts(positions)))
-            model.flat.copy_(moving)
+        with model.each_record_alone():
+            for positions in _minibatches(len(data.y), work, entropy):
+                descent.step(noisy_mean.of(parts(positions)))
+                model.flat.copy_(moving)
     finally:
         gradients.cleanup()
         model.module.eval()

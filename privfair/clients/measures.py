@@ -35,7 +35,7 @@ def _table(data: TrainingData, predictions: FloatArray, attribute: int, groups: 
 
 def confusion_tables(data: TrainingData, model: FlatModel, groups: Sequence[int]) -> list[NDArray[np.int64]]:
     """For each attribute, with so many groups: (groups, label, decision), numbers of records of a binary task."""
-    predictions = data.task.predictions(model.evaluate(data.x)).numpy().astype(np.float64)
+    predictions = data.task.predictions(data.outputs(model)).numpy().astype(np.float64)
     return [_table(data, predictions, attribute, size) for attribute, size in enumerate(groups)]
 
 

@@ -7,7 +7,7 @@ through a kernel is ever built.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -29,7 +29,7 @@ from privfair.models import FlatModel
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A client's training records as tensors, and which cells they are in."""
+    """A client's records as tensors, and which cells they are in."""
 
     records: Records
     x: torch.Tensor
@@ -37,6 +37,15 @@ class TrainingData:
     membership: NDArray[np.bool_]
     cells: Cells
     task: TaskKind
+
+    @property
+    def each_record_alone(self) -> TrainingData:
+        """The same records for private releases: what is computed of one depends on that one alone, to the last bit."""
+        return replace(self, task=self.task.each_record_alone)
+
+    def outputs(self, model: FlatModel) -> torch.Tensor:
+        """The model's outputs for all records, without dropout and without a graph."""
+        return model.evaluate_alone(self.x) if self.task.alone else model.evaluate(self.x)
 
 
 Batch = torch.Tensor  # positions of the records
@@ -60,7 +69,9 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
         task = data.task.losses(outputs, labels)
         scores = data.task.scores(outputs, labels, data.cells.notion.score)
         slopes = rule(batch.numpy(), scores.detach().numpy().astype(np.float64))
-        return torch.addcmul(task, torch.from_numpy(slopes).to(scores.dtype), scores)
+        weights = torch.from_numpy(slopes).to(scores.dtype)
+        # a fused multiply-add rounds otherwise at the end of a tensor
+        return task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
 
     return losses
 
@@ -153,5 +164,5 @@ def _reweighted(objective: Reweighted, data: TrainingData) -> Losses:
 
 def all_scores(model: FlatModel, data: TrainingData) -> FloatArray:
     """The scores of all records under the model's present parameters."""
-    scores = data.task.scores(model.evaluate(data.x), data.y, data.cells.notion.score)
+    scores = data.task.scores(data.outputs(model), data.y, data.cells.notion.score)
     return scores.numpy().astype(np.float64)

@@ -6,7 +6,6 @@ Importing it takes seconds, so whoever needs this file imports it when a private
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, cast
 
@@ -18,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from accountant.errors import InputError
 from privfair.mechanisms.entropy import Entropy
 from privfair.messages import PrivateWork
+from privfair.record_arithmetic import clipped_sum, grid_of
 
 _handlers = list(logging.root.handlers)
 from opacus import GradSampleModule  # noqa: E402
@@ -127,8 +127,8 @@ def _require_rows(layer: nn.Module, sample: torch.Tensor, records: int) -> None:
 class NoisyMean(DPOptimizer):  # type: ignore[misc]
     """Opacus' step up to the optimiser (clip, sum, noise, divide), on all parameters as one flat vector.
 
-    Double precision throughout: that one record moves the sum by at most max_grad_norm is true of real numbers, and
-    rounding comes on top of it. The noise comes from `entropy`, not from torch's generator. How the result moves the
+    The sum is exact: one record moves it by at most max_grad_norm, rounding included (see `clipped_sum`). The noise
+    comes from `entropy`, not from torch's generator. How the result moves the
     model is left to the caller.
     """
 
@@ -164,17 +164,14 @@ class NoisyMean(DPOptimizer):  # type: ignore[misc]
         return cast(torch.Tensor, noisy)
 
     def clip_and_accumulate(self) -> None:
-        """Opacus' rule g·min(1, C/(‖g‖ + 1e-6)), in two operations on the flat gradients.
+        """Opacus' rule g·min(1, C/(‖g‖ + 1e-6)), each record by itself and on a grid, so that sums are exact.
 
-        A record whose gradient is not finite loses it first, or the sum would be lost through any noise.
+        A record whose gradient is not finite loses it, or the sum would be lost through any noise.
         """
         gradients = self._mean.grad_sample  # type: ignore[attr-defined]
         _check_processed_flag(gradients)
-        norms = torch.linalg.vector_norm(gradients, dim=1)
-        if not math.isfinite(norms.sum()):
-            gradients[~torch.isfinite(gradients).all(dim=1)] = 0.0
-            norms = torch.linalg.vector_norm(gradients, dim=1)
-        total = (self.max_grad_norm / (norms + 1e-6)).clamp_(max=1.0) @ gradients
+        bound = float(self.max_grad_norm)
+        total = torch.from_numpy(clipped_sum(gradients.contiguous().numpy(), bound, grid_of(bound)))
         so_far = self._mean.summed_grad  # type: ignore[attr-defined]
         self._mean.summed_grad = total if so_far is None else so_far + total  # type: ignore[attr-defined]
         _mark_as_processed(gradients)

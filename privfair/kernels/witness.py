@@ -127,11 +127,14 @@ def witness(
 
 def direct_sum(form: Form, z: FloatArray, samples: FloatArray, weights: FloatArray, order: int = 0) -> FloatArray:
     """Σ_j w_j v⁽ᵒʳᵈᵉʳ⁾(z − y_j) for each z, term by term, in blocks of bounded memory."""
+    from privfair.record_arithmetic import products  # each z by itself, to the last bit
+
     result = np.empty_like(z)
     rows = max(1, _DIRECT_BLOCK // samples.size)
     for start in range(0, z.size, rows):
         d = z[start : start + rows, None] - samples
-        result[start : start + rows] = form.evaluate(d.reshape(-1), order).reshape(d.shape) @ weights
+        values = form.evaluate(d.reshape(-1), order).reshape(d.shape)
+        result[start : start + rows] = products(values, weights[:, None])[:, 0]
     return result
 
 

@@ -129,7 +129,10 @@ class VectorNoise:
 
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
-    """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0."""
+    """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0.
+
+    Whole numbers add up exactly, so a record moves the sum by its own vector and by nothing else.
+    """
     whole: NDArray[np.int64] = np.rint(in_unit_ball(vectors) * steps).astype(np.int64).sum(axis=0)
     return whole
 

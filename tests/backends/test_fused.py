@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from privfair.backends.stacked.fused_layers import backward_layer, forward_layer
-from privfair.backends.stacked.fused_private import clip_records
+from privfair.backends.stacked.fused_private import clipped_sums
 from privfair.backends.stacked.fused_slopes import Outcome, add_own, sorted_order, task_slopes
 from privfair.backends.stacked.fused_training import backward, forward, layer, starts, sum_layers
 from privfair.backends.stacked.fused_witness import add_tracked, can_be_packed, packed_witness
@@ -27,6 +28,7 @@ from privfair.fairness.tracking import NoisyScores, SharedScores, TrackedPenalty
 from privfair.kernels import EnergyKernel
 from privfair.kernels.mmd import Pair
 from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.record_arithmetic import grid_of
 
 F64 = np.dtype(np.float64)
 WIDTHS = [(3, 1), (5, 4, 1), (7, 16, 1), (6, 5, 9, 1), (11, 8, 3, 2, 1)]
@@ -81,18 +83,19 @@ def test_clipped_sums_are_those_of_gradients_written_out(widths: tuple[int, ...]
     x[5] = float("nan")
     done = Passes(net, widths, x, pull)
     shares = np.zeros(len(x))
-    clip_records(done.before, done.acts, done.inputs, done.deltas, len(x), 0.7, shares)
-    done.sum()
+    grid = grid_of(0.7)
+    clipped_sums(done.before, done.acts, done.inputs, done.deltas, len(x), 0.7, grid, shares, done.gradient)
     expected = np.zeros_like(done.gradient)
     for i in range(len(x)):
         net.zero_grad()
         (net(x[i : i + 1])[0, 0] * pull[i]).backward()
         own = torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.grad is not None])
         share = 0.0 if i == 5 else min(1.0, 0.7 / (own.norm().item() + 1e-6))
-        assert shares[i] == pytest.approx(share, rel=1e-9)
+        assert shares[i] * grid == pytest.approx(share, rel=2.0**-27)
         if i != 5:
             expected += share * own.numpy()
-    assert np.allclose(done.gradient, expected, rtol=1e-11, atol=1e-11)
+    # each of 20 records is short by a step of the grid, and by 2⁻²⁸ of itself
+    assert np.allclose(done.gradient, expected, rtol=0, atol=20 * (grid + 0.7 * 2.0**-28))
 
 
 def test_a_hidden_unit_that_is_not_a_number_stays_so() -> None:
@@ -124,6 +127,28 @@ def test_private_passes_give_a_record_the_same_bits_whoever_is_beside_it(count: 
     alone = [passed(x[i : i + 1]) for i in range(count)]
     for together, parts in zip(passed(x), zip(*alone, strict=True), strict=True):
         assert np.array_equal(together, np.concatenate(parts, axis=1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**20), st.integers(1, 40), st.floats(-20, 20), st.floats(1e-3, 1e3))
+def test_clipped_sums_are_exact_in_any_order_and_no_record_adds_more_than_the_bound(
+    seed: int, count: int, size: float, bound: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    before, grid = starts(np.array([5, 3, 1])), grid_of(bound)
+    acts, deltas = (10.0**size * rng.normal(size=(9, count)) for _ in range(2))
+
+    def total(chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+        gradient, shares = np.zeros(5 * 3 + 3 + 3 + 1), np.zeros(len(chosen))
+        a, d = (np.ascontiguousarray(m[:, chosen]).reshape(-1) for m in (acts, deltas))
+        inputs = np.ascontiguousarray(acts[:5, chosen].T).reshape(-1)
+        clipped_sums(before, a, inputs, d, len(chosen), bound, grid, shares, gradient)
+        return gradient
+
+    each = [total(np.array([i])) for i in range(count)]
+    assert all(sum(Fraction(g) ** 2 for g in own) <= Fraction(bound) ** 2 for own in each)
+    whole = total(rng.permutation(count))
+    assert [Fraction(g) for g in whole] == [sum(Fraction(own[p]) for own in each) for p in range(whole.size)]
 
 
 @settings(max_examples=200, deadline=None)

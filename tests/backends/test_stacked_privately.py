@@ -7,101 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.backends.stacked.clipping import clipped_sums
-from privfair.backends.stacked.networks import Networks, Perceptron
 from privfair.backends.stacked.private_draws import Draws, private_draws
-from privfair.clients.opacus_engine import NoisyMean, PerExampleGradients
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.config import Config
 from privfair.experiment import run
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.messages import PrivateWork
-from privfair.models import FlatModel
 from privfair.setting import build
-from tests.backends import modules
 from tests.backends.settings import config, distance, federation, history_distance
 from tests.clients.setting import seeded
 
 WORK = PrivateWork(steps=1, sampling_rate=1.0, noise_multiplier=0.0, max_grad_norm=0.5, divisor=1.0, learning_rate=1.0)
 SIZES = (50, 31, 23, 0, 36)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize(
-    "module",
-    [
-        nn.Linear(4, 1),
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1)),
-        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1)),
-        modules.tanh(4),
-    ],
-    ids=["logistic", "one layer", "two layers", "custom"],
-)
-def test_clipped_sums_are_those_of_opacus(module: nn.Module, dtype: torch.dtype) -> None:
-    model = FlatModel(module.to(dtype))
-    network = Networks().of(model, 4)
-    assert network is not None
-    generator = torch.Generator().manual_seed(0)
-    parameters = torch.randn(3, model.flat.numel(), generator=generator).to(dtype)
-    x = 2 * torch.randn(3, 9, 4, generator=generator).to(dtype)
-    pull = torch.randn(3, 9, generator=generator).to(dtype)
-    counted = torch.arange(9) < torch.tensor([9, 5, 0])[:, None]
-    bound = torch.tensor([0.5, 3.0, 1.0], dtype=torch.float64)[:, None]
-    given = network.activations(parameters, x)[1] if isinstance(network, Perceptron) else None
-    found = clipped_sums(network, parameters, x, pull, given, counted, bound)
-    for j, (count, limit) in enumerate(((9, 0.5), (5, 3.0), (0, 1.0))):
-        model.load(parameters[j].numpy())
-        work = replace(WORK, max_grad_norm=limit)
-        noisy_mean = NoisyMean(model.flat.numel(), work, seeded(0))
-        gradients = PerExampleGradients(model.module.train(), model.trainable)
-        try:
-            each = (
-                gradients.of(model.outputs(x[j, :count]) * pull[j, :count])
-                if count
-                else found.new_zeros(0, len(found[0]))
-            )
-            theirs = noisy_mean.of([each])
-        finally:
-            gradients.cleanup()
-        assert torch.allclose(found[j], theirs, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-12)
-        assert count == 0 or float(theirs.norm()) > 1e-3
-
-
-@pytest.mark.parametrize("module", [nn.Linear(2, 1), nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))])
-def test_one_record_moves_the_sum_by_at_most_the_bound(module: nn.Module) -> None:
-    model = FlatModel(module.double())
-    network = Perceptron((2, 1) if isinstance(module, nn.Linear) else (2, 3, 1))
-    rng = torch.Generator().manual_seed(1)
-    parameters = 5 * torch.randn(1, model.flat.numel(), generator=rng, dtype=torch.float64)
-    x = 100 * torch.randn(1, 20, 2, generator=rng, dtype=torch.float64)
-    pull = 50 * torch.randn(1, 20, generator=rng, dtype=torch.float64)
-    bound = torch.tensor([[0.7]], dtype=torch.float64)
-
-    def total(count: int) -> torch.Tensor:
-        given = network.activations(parameters, x)[1]
-        return clipped_sums(network, parameters, x, pull, given, torch.arange(20)[None] < count, bound)
-
-    for count in range(20):
-        assert float((total(count + 1) - total(count)).norm()) <= 0.7 + 1e-9
-
-
-def test_a_record_whose_gradient_is_not_finite_counts_for_nothing() -> None:
-    network = Perceptron((2, 3, 1))
-    parameters = torch.ones(1, 13, dtype=torch.float64)
-    x = torch.ones(1, 3, 2, dtype=torch.float64)
-    bound = torch.ones(1, 1, dtype=torch.float64)
-
-    def total(pull: list[float], records: torch.Tensor) -> torch.Tensor:
-        given = network.activations(parameters, records)[1]
-        pulls = torch.tensor([pull], dtype=torch.float64)
-        return clipped_sums(network, parameters, records, pulls, given, torch.ones(1, 3, dtype=torch.bool), bound)
-
-    without = total([1.0, 0.0, -0.5], x)
-    assert torch.equal(total([1.0, float("nan"), -0.5], x), without)
-    assert torch.equal(total([1.0, float("inf"), -0.5], x), without)
 
 
 def test_draws_are_those_of_the_client_alone() -> None:

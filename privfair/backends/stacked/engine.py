@@ -22,7 +22,6 @@ from privfair.backends.stacked.holdings import (
     data_of,
     features_of,
     model_of,
-    noisy_scores,
     opened,
     replica_of,
     seed_of,
@@ -87,7 +86,6 @@ class Engine:
             "train": self._trained,
             "private": self._trained_privately,
             "scores": self._scores,
-            "private scores": self._private_scores,
             "embeddings": self._embeddings,
             "measure": self._measured,
             "alone": lambda them: [attempt(client.respond, request) for client, request in them],
@@ -98,13 +96,15 @@ class Engine:
         return [r for r in results if r is not None]
 
     def _kind(self, client: Client, request: Request) -> str:
+        if isinstance(request, ScoresRequest | EmbeddingsRequest) and request.release is not None:
+            return "alone"  # each record by itself: a batched product would round it by what stands beside it
         if isinstance(request, TrainRequest | ScoresRequest | EmbeddingsRequest | MeasureRequest):
             stackable = self.networks.of(model_of(client), data_of(client).x.shape[1]) is not None
             if stackable and isinstance(request, TrainRequest):
                 coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
                 return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
             if stackable and isinstance(request, ScoresRequest):
-                return "scores" if request.release is None else "private scores"
+                return "scores"
             if stackable and isinstance(request, EmbeddingsRequest):
                 return "embeddings"
             if stackable and isinstance(request, MeasureRequest) and not set(request.quantities) - set(MEASURES):
@@ -203,17 +203,12 @@ class Engine:
                 replies[number] = Scores(cells)
         return [replies[n] for n in range(len(asked))]
 
-    def _private_scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
-        """Noisy messages: the models' outputs together, then every client's own draws."""
-        scores = self._all_scores(asked)
-        return [attempt(noisy_scores, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
-
     def _embeddings(self, asked: list[tuple[Client, EmbeddingsRequest]]) -> list[Reply | Failed]:
         """Sums of features: the models' outputs together, then every client's own message."""
         scores = self._all_scores(asked)
         return [attempt(features_of, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
 
-    def _all_scores(self, asked: Sequence[tuple[Client, ScoresRequest | EmbeddingsRequest]]) -> list[FloatArray]:
+    def _all_scores(self, asked: Sequence[tuple[Client, EmbeddingsRequest]]) -> list[FloatArray]:
         """The scores of all records of each client under the asked model."""
         everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
         at = [replica_of(c).at(r.model).values for c, r in asked]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfair.arrays import FloatArray
 from privfair.backends.stacked.assembling import Penalties
 from privfair.backends.stacked.fused_private import train_private_job
 from privfair.backends.stacked.fused_slopes import Outcome
@@ -16,15 +18,24 @@ from privfair.backends.stacked.fused_training import OWN, TASK, TRACKED, Goal, R
 from privfair.backends.stacked.fused_witness import Witness, can_be_packed, numbered, packed_witness
 from privfair.backends.stacked.minibatches import Order
 from privfair.backends.stacked.networks import Network, Perceptron
-from privfair.backends.stacked.privately import PrivateJob
 from privfair.backends.stacked.rules import compared_pairs
 from privfair.backends.stacked.training import TrainJob
 from privfair.clients.objectives import TrainingData, followed
 from privfair.clients.steps import Trained
 from privfair.fairness.tracking import TrackedPenalty
-from privfair.messages import Objective, OwnPenalty, Reweighted, Tracked
+from privfair.messages import Objective, OwnPenalty, PrivateWork, Reweighted, Tracked
+from privfair.record_arithmetic import grid_of
 
 Type = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class PrivateJob:
+    """A training job, and the noise of its steps."""
+
+    job: TrainJob
+    noise: FloatArray  # (steps, P)
+    work: PrivateWork
 
 
 def can_be_fused(network: Network, objective: Objective, data: TrainingData, penalties: Penalties) -> bool:
@@ -61,7 +72,8 @@ def train_fused_privately(private: Sequence[PrivateJob], penalties: Penalties) -
     for number, (job, p) in enumerate(zip(jobs, private, strict=True)):
         end = job.start.astype(dtype).astype(np.float64)
         snapshot = np.zeros_like(end)
-        train_private_job(*packed, p.noise, p.work.max_grad_norm, p.work.divisor, number, end, snapshot)
+        bound, divisor = p.work.max_grad_norm, p.work.divisor
+        train_private_job(*packed, p.noise, bound, grid_of(bound), divisor, number, end, snapshot)
         kept = snapshot.astype(dtype) if _has_snapshot(job) else None
         results.append(Trained(end.astype(dtype), job.order.steps, kept))
     return results

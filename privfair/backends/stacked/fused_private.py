@@ -1,4 +1,8 @@
-"""DP-SGD of one client, compiled: see `privately` for what it computes, and `clients.dp_sgd` for the reference."""
+"""DP-SGD of one client, compiled; `clients.dp_sgd` with Opacus is the reference.
+
+A record's clipped gradient depends on that record and the parameters alone, to the last bit, and sums of them are
+exact: see `record_arithmetic`.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,17 @@ from privfair.backends.stacked.fused_training import (
     forward,
     gather,
     layer,
+    linear,
     pulls,
     starts,
-    sum_layers,
 )
+from privfair.record_arithmetic import EXACTLY_AS_WRITTEN, share_of
 
 
 @njit(**RULES)
-def train_private_job(records, widths, outcome, steps, work, goal, witness, noise, clip, divisor, job, end, snapshot):  # type: ignore[no-untyped-def]
+def train_private_job(
+    records, widths, outcome, steps, work, goal, witness, noise, clip, grid, divisor, job, end, snapshot
+):  # type: ignore[no-untyped-def]
     """Move `end`, in double precision, through all steps of one job; `noise` is (steps, P), scaled."""
     kind = records.rows.dtype
     size = len(end)
@@ -43,8 +50,7 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
         backward(theta, before, acts, count, deltas, True)
         for p in range(before[-1] * count):
             given[p], clipped[p] = acts[p], deltas[p]
-        clip_records(before, given, inputs, clipped, count, clip, shares)
-        sum_layers(before, given, inputs, clipped, count, gradient)
+        clipped_sums(before, given, inputs, clipped, count, clip, grid, shares, gradient)
         for p in range(size):
             gradient[p] = (gradient[p] + noise[step, p]) / divisor
         descend(end, begin, gradient, work, job, step, mean, square)
@@ -52,14 +58,14 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
             snapshot[:] = end
 
 
-@njit(**RULES)
-def clip_records(before, acts, inputs, deltas, count, clip, shares):  # type: ignore[no-untyped-def]
-    """Multiply what arrives from each record with its share, min(1, C/(‖g_i‖ + 1e-6)).
+@njit(**EXACTLY_AS_WRITTEN)
+def clipped_sums(before, acts, inputs, deltas, count, clip, grid, shares, gradient):  # type: ignore[no-untyped-def]
+    """gradient = Σ_i of the records' gradients, each clipped to C and cut to multiples of `grid`: see `clipped_sum`.
 
     In a linear layer g_i is the outer product of what arrives and what was given: ‖g_i‖² = Σ_layers ‖δ_i‖²(‖a_i‖² + 1).
-    A record whose gradient is not finite loses it, and all it was made of.
+    A record whose gradient is not finite counts as 0.
     """
-    features, units = before[1], before[-1]
+    units = before[-1]
     given, arrived = acts[: units * count].reshape(units, count), deltas[: units * count].reshape(units, count)
     squares = np.zeros(count)
     shares[:count] = 0.0
@@ -67,18 +73,26 @@ def clip_records(before, acts, inputs, deltas, count, clip, shares):  # type: ig
         squares[:] = 1.0
         for j in range(before[level], before[level + 1]):
             for i in range(count):
-                squares[i] += given[j, i] ** 2
+                squares[i] += given[j, i] * given[j, i]
         for k in range(before[level + 1], before[level + 2]):
             for i in range(count):
-                shares[i] += arrived[k, i] ** 2 * squares[i]
+                shares[i] += (arrived[k, i] * arrived[k, i]) * squares[i]
     for i in range(count):
-        if np.isfinite(shares[i]):
-            shares[i] = min(1.0, clip / (np.sqrt(shares[i]) + 1e-6))
-        else:
-            shares[i] = 0.0
-            given[:, i] = 0.0
-            arrived[:, i] = 0.0
-            inputs[i * features : (i + 1) * features] = 0.0
-    for k in range(features, units):
+        shares[i] = share_of(shares[i], clip) / grid
+    gradient[:] = 0.0
+    for level in range(len(before) - 2):
+        weights, bias = linear(gradient, before, level)
+        first, last = before[level], before[level + 1]
+        by_record = inputs if level == 0 else given[first:last].T.copy().reshape(-1)
         for i in range(count):
-            arrived[k, i] *= shares[i]
+            if not shares[i] > 0.0:
+                continue
+            row = by_record[i * (last - first) : (i + 1) * (last - first)]
+            for k in range(len(bias)):
+                pull = arrived[last + k, i] * shares[i]
+                bias[k] += np.trunc(pull)
+                own = weights[k]
+                for j in range(len(own)):
+                    own[j] += np.trunc(pull * row[j])
+    for p in range(len(gradient)):
+        gradient[p] *= grid

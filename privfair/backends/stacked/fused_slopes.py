@@ -1,4 +1,7 @@
-"""The slopes of losses and penalties of one minibatch, compiled; the formulas are those of `tasks` and `rules`."""
+"""The slopes of losses and penalties of one minibatch, compiled; the formulas are those of `tasks` and `rules`.
+
+What DP-SGD uses of them depends on one record alone, to the last bit: see `record_arithmetic`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from numba import njit
 
 from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.slopes import TIE
+from privfair.record_arithmetic import EXACTLY_AS_WRITTEN
 
 
 class Outcome(NamedTuple):
@@ -20,7 +24,7 @@ class Outcome(NamedTuple):
     by_loss: bool  # the score is the loss, not the prediction
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def task_slopes(outcome, outputs, labels, count, scores, loss, score):  # type: ignore[no-untyped-def]
     """Of each record its score, and the derivatives of loss and score in the output."""
     kind = outputs.dtype.type

@@ -8,16 +8,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from privfair.backends.stacked.fused_layers import (
-    RULES,
-    backward_layer,
-    backward_layer_alone,
-    forward_layer,
-    forward_layer_alone,
-    sum_layer,
-)
+from privfair.backends.stacked.fused_layers import RULES, backward_layer, forward_layer, sum_layer
 from privfair.backends.stacked.fused_slopes import add_own, task_slopes
 from privfair.backends.stacked.fused_witness import add_tracked
+from privfair.record_arithmetic import backward_layer_alone, forward_layer_alone
 
 TASK, TRACKED, OWN = 0, 1, 2  # what is added to the task loss
 

@@ -14,11 +14,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
-from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.slopes import TIE
 from privfair.fairness.tracking import Curve, SharedScores, TrackedPenalty
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import ScoreTable
+from privfair.record_arithmetic import EXACTLY_AS_WRITTEN
 
 BUCKETS = 512
 
@@ -65,7 +65,7 @@ class Witness(NamedTuple):
     sums: Sums
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def add_tracked(witness, penalty, member, scores, score, count, pull):  # type: ignore[no-untyped-def]
     """Add 2λ·D′(S_i)/P·S′_i to each record's pull."""
     kind = pull.dtype.type
@@ -95,7 +95,7 @@ def add_tracked(witness, penalty, member, scores, score, count, pull):  # type: 
             pull[i] += factor * slope * score[i]
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def tracked_slopes(witness, numbers, member, scores, total):  # type: ignore[no-untyped-def]
     """Of each record of each job's minibatch; member is (jobs, cells, b)."""
     one = np.ones(scores.shape[1], scores.dtype)
@@ -103,7 +103,7 @@ def tracked_slopes(witness, numbers, member, scores, total):  # type: ignore[no-
         add_tracked(witness, numbers[job], member[job], scores[job], one, scores.shape[1], total[job])
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def _sorted_sum(sums, k, z):  # type: ignore[no-untyped-def]
     """The k-th sum at z."""
     first, count, row, from_term, to_term = sums.sums[k]
@@ -136,7 +136,7 @@ def _sorted_sum(sums, k, z):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def _horner(rows, row, x):  # type: ignore[no-untyped-def]
     total = 0.0
     for m in range(rows.shape[1] - 1, -1, -1):
@@ -144,14 +144,14 @@ def _horner(rows, row, x):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def _bucket(z, low, per_unit):  # type: ignore[no-untyped-def]
     """Which of the equal parts z falls into; it never falls when z rises."""
     position = (z - low) * per_unit
     return 0 if not position > 0 else (int(position) if position < BUCKETS else BUCKETS - 1)
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def fill_buckets(places, steps, ranges, starts):  # type: ignore[no-untyped-def]
     """For each step function and bucket: how many places there are in the buckets before it."""
     for number in range(len(steps)):
@@ -163,7 +163,7 @@ def fill_buckets(places, steps, ranges, starts):  # type: ignore[no-untyped-def]
             starts[number, bucket + 1] += starts[number, bucket]
 
 
-@njit(**RULES)
+@njit(**EXACTLY_AS_WRITTEN)
 def _polynomial(powers, start, cells, position):  # type: ignore[no-untyped-def]
     """A table at a position counted in cells; a score that is not a number counts as the first."""
     cell = 0 if not position > 0 else (int(position) if position < cells else cells - 1)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from accountant.errors import InputError
 from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.mechanisms.entropy import Entropy
-from privfair.messages import Embeddings, EmbeddingsRequest, Parameters, Request, Scores, ScoresRequest, TrainRequest
+from privfair.messages import Embeddings, EmbeddingsRequest, Parameters, Request, TrainRequest
 from privfair.models import FlatModel
 from privfair.replica import Replica
 
@@ -49,13 +48,6 @@ def shift_of(client: Client, request: TrainRequest, at: Parameters) -> FloatArra
 def entropy_for(client: Client, channel: str, round_number: int) -> Entropy:
     """Where its private draws come from."""
     return client.entropy(channel, round_number)
-
-
-def noisy_scores(client: Client, request: ScoresRequest, scores: FloatArray) -> Scores:
-    """Its private message, from the scores of all its records."""
-    if request.release is None:
-        raise InputError("request", "must say how scores are made private", None)
-    return client.private_scores(request, request.release, scores)
 
 
 def features_of(client: Client, request: EmbeddingsRequest, scores: FloatArray) -> Embeddings:

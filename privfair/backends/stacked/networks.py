@@ -177,9 +177,8 @@ class Networks:
         return self._known[id(model)][1]
 
     def _new(self, model: FlatModel, features: int) -> Network | None:
-        sizes = _perceptron_sizes(model)
-        if sizes is not None:
-            return Perceptron(sizes)
+        if model.widths is not None:
+            return Perceptron(model.widths)
         form = (type(model.module), repr(model.module), tuple(p.shape for p in model.trainable))
         alike = self._modules.setdefault(form, [])
         for network in (*alike, Functional(model)):
@@ -187,23 +186,6 @@ class Networks:
                 alike += [] if network in alike else [network]
                 return network
         return None
-
-
-def _perceptron_sizes(model: FlatModel) -> tuple[int, ...] | None:
-    """The widths, if the module is linear layers with ReLU between them and all of it is trained."""
-    module = model.module
-    parts = list(module) if type(module) is nn.Sequential else [module]
-    linear = [m for m in parts[0::2] if type(m) is nn.Linear]
-    between = [m for m in parts[1::2] if type(m) is nn.ReLU]
-    plain = len(linear) == len(between) + 1 and len(linear) + len(between) == len(parts)
-    if not plain or any(m.bias is None for m in linear):
-        return None
-    expected = [p for m in linear for p in (m.weight, m.bias)]
-    if [id(p) for p in expected] != [id(p) for p in model.trainable] or linear[-1].out_features != 1:
-        return None
-    if any(m._forward_hooks or m._forward_pre_hooks for m in (module, *parts)):
-        return None
-    return (linear[0].in_features, *(m.out_features for m in linear))
 
 
 def _agrees(network: Functional, model: FlatModel, features: int) -> bool:

@@ -1,17 +1,20 @@
-"""Private training requests as stacked jobs."""
+"""Private training requests as stacked jobs.
+
+Compiled training computes each record by itself. What it cannot do (other modules, tables that do not cover all scores)
+is left to each client, which does it with Opacus.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from privfair.backends.stacked.assembling import Penalties, objective_key, rule_for
+from privfair.backends.stacked.assembling import Penalties, objective_key
 from privfair.backends.stacked.chunks import cut, rows_at_once
-from privfair.backends.stacked.fused import can_be_fused, train_fused_privately
+from privfair.backends.stacked.fused import PrivateJob, can_be_fused, train_fused_privately
 from privfair.backends.stacked.holdings import data_of, entropy_for, model_of, replica_of, shape_of, shift_of
 from privfair.backends.stacked.lockstep import Failed, attempt
 from privfair.backends.stacked.private_draws import Draws
-from privfair.backends.stacked.privately import PrivateJob, train_stack_privately
 from privfair.backends.stacked.training import TrainJob
 from privfair.backends.stacked.updates import update
 from privfair.clients.client import Client
@@ -19,6 +22,7 @@ from privfair.clients.dp_sgd import _checked
 from privfair.clients.objectives import followed
 from privfair.clients.steps import Trained
 from privfair.messages import Parameters, PrivateWork, Reply, Tracked, TrainRequest
+from privfair.record_arithmetic import VECTOR_LIBRARY, require_summable
 
 if TYPE_CHECKING:
     from privfair.backends.stacked.engine import Engine
@@ -35,6 +39,7 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
     for number, (client, request) in enumerate(asked):
         try:
             work = _checked(request)
+            require_summable(len(data_of(client).y))
         except Exception as error:  # noqa: BLE001 - it is raised again in its own run
             results[number] = Failed(error)
             continue
@@ -45,11 +50,14 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
         if isinstance(request.objective, Tracked):
             penalties.of_shared(followed(request.objective), data.cells)
         fused = network is not None and can_be_fused(network, request.objective, data, penalties)
-        key = (fused, *about, work.steps, *objective_key(request.objective, data))
+        if not fused or VECTOR_LIBRARY:
+            results[number] = attempt(client.respond, request)
+            continue
+        key = (*about, work.steps, *objective_key(request.objective, data))
         groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))
-    parts = [(key[0], part) for key, members in groups.items() for part in _parts(engine, members)]
-    ends = engine.map(lambda share: _trained(engine, *share, penalties, draws), parts)
-    for (_, part), trained in zip(parts, ends, strict=True):
+    parts = [part for members in groups.values() for part in _parts(engine, members)]
+    ends = engine.map(lambda part: _trained(engine, part, penalties, draws), parts)
+    for part, trained in zip(parts, ends, strict=True):
         for (number, client, request, _, at, shift), end in zip(part, trained, strict=True):
             results[number] = attempt(update, client, request, at, shift, end)
     return [r for r in results if r is not None]
@@ -67,9 +75,7 @@ def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
     return list(cut(sorted(members, key=lambda m: -rows(m)), rows, most))
 
 
-def _trained(
-    engine: Engine, fused: bool, part: Sequence[Prepared], penalties: Penalties, draws: Draws
-) -> list[Trained]:
+def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, draws: Draws) -> list[Trained]:
     jobs = []
     for _, client, request, work, at, shift in part:
         data, holding = data_of(client), engine.holdings.of(client)
@@ -90,6 +96,4 @@ def _trained(
             key=(),
         )
         jobs.append(PrivateJob(job, noise, work))
-    if fused:
-        return train_fused_privately(jobs, penalties)
-    return train_stack_privately(jobs, rule_for([p.job for p in jobs], penalties))
+    return train_fused_privately(jobs, penalties)
