@@ -53,8 +53,8 @@ def bfv(deltas: list[np.ndarray]) -> int:
     sizes = []
 
     def contributions():
-        for delta in deltas:
-            message = client.contribute(delta, 1 / CLIENTS)
+        for number, delta in enumerate(deltas):
+            message = client.contribute(delta, 1 / CLIENTS, client=number)
             sizes.append(len(message))
             yield message
 
@@ -100,7 +100,7 @@ def memory(clients: int) -> float:
         f"code = FixedPoint(1.0, 1.0, {clients}, MODULI['bfv'])\n"
         "client, server = aggregators('bfv', new_keys('bfv'), fixed_point=code)\n"
         f"delta = np.random.default_rng(0).normal(0, 0.01, {PARAMETERS})\n"
-        f"client.open(server.add(client.contribute(delta, 1 / {clients}) for _ in range({clients})))\n"
+        f"client.open(server.add(client.contribute(delta, 1 / {clients}, client=k) for k in range({clients})))\n"
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))\n"
     )
     output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout

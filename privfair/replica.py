@@ -92,7 +92,7 @@ class Replica:
             raise InputError("share of the weights", "must be in (0, 1]", share)
         if not 0 < step < math.inf:
             raise InputError("step of the sum", "must be a number above 0", step)
-        opened = self.aggregator.open(total, least=self._least)
+        opened = self.aggregator.open(total, number=self.round + 1, least=self._least)
         if opened.size != self.contribution_size:
             raise InputError("sum of updates", f"must have {self.contribution_size} values", opened.size)
         if not np.all(np.isfinite(opened)):
@@ -110,15 +110,28 @@ class Replica:
             self._mean = self._mean + (stepped - self._mean) / (self.round - self._average_after)
 
     def contribution(
-        self, delta: FloatArray, control: FloatArray | None, snapshot: FloatArray | None, weight: float
+        self,
+        delta: FloatArray,
+        control: FloatArray | None,
+        snapshot: FloatArray | None,
+        weight: float,
+        *,
+        client: int,
+        round_number: int,
     ) -> bytes:
-        """A client's change, with what else the method averages, weighted and encoded."""
+        """A client's change, with what else the method averages, weighted and encoded, for the next sum."""
         parts = [delta, *(p for p in (control, snapshot) if p is not None)]
-        return self.aggregator.contribute(np.concatenate(parts), weight)
+        return self._contribute(np.concatenate(parts), weight, client, round_number)
 
-    def noisy_contribution(self, delta: FloatArray, release: UpdateRelease, entropy: Entropy) -> bytes:
+    def noisy_contribution(
+        self, delta: FloatArray, release: UpdateRelease, entropy: Entropy, *, client: int, round_number: int
+    ) -> bytes:
         """A client's whole change as integers with noise; its weight is in them."""
-        return self.aggregator.contribute(release.message(delta, entropy).astype(np.float64), 1.0)
+        return self._contribute(release.message(delta, entropy).astype(np.float64), 1.0, client, round_number)
+
+    def _contribute(self, values: FloatArray, weight: float, client: int, round_number: int) -> bytes:
+        number = self.round + 1
+        return self.aggregator.contribute(values, weight, client=client, number=number, round_number=round_number)
 
     def state(self) -> dict[str, FloatArray]:
         """All of it, for a checkpoint."""

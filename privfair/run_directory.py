@@ -20,7 +20,7 @@ import tomli_w
 
 from accountant.errors import InputError, Refused
 from accountant.storage import absolute_url, ledger_url
-from privfair.aggregation import KeyPair, load_client, load_server
+from privfair.aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
 from privfair.arrays import FloatArray
 from privfair.config import Config
 from privfair.evaluation import Row
@@ -110,7 +110,7 @@ class RunDirectory:
             shutil.rmtree(unfinished, ignore_errors=True)
             keys.save(unfinished)
             unfinished.rename(self.path / "keys")
-        about = {"run": run, "ledger": ledger_id, "configuration": self._digest()}
+        about = {"run": run, "ledger": ledger_id, "configuration": self._digest(), "messages": VERSION}
         write_json(self.path / "run.json", about)
 
     def _digest(self) -> str:
@@ -127,6 +127,8 @@ class RunDirectory:
         with _readable(path, KeyError):
             about = json.loads(path.read_text(encoding="utf-8"))
             run, ledger_id, digest = str(about["run"]), about["ledger"], about["configuration"]
+        if not (self.path / "metrics.json").is_file():
+            require_resumable(self.read_config().scheme, about.get("messages"))
         if ledger_id is not None and digest != self._digest():
             rule = "must be as it was when the private run was started"
             raise InputError("config.toml", rule, "changed", "Its ε was planned for it. Start a new run.")

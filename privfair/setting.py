@@ -27,11 +27,13 @@ from privfair.parts import Parts
 from privfair.privacy.books import Books, entropy_of, named_run, require_no_budget
 from privfair.privacy.desk import Desk
 from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.pricing import EMBEDDINGS, UPDATES
 from privfair.privacy.private_side import PrivateSide
 from privfair.privacy.refusals import require_decided, require_separate
 from privfair.replica import Replica
 from privfair.replies import ReplyCheck
 from privfair.round import ExactCounts, Keeper, KeptByClients, KeptByServer, Negotiator, Server
+from privfair.run_names import beginning_of
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,13 @@ def build(
     parts = Parts.of(config, schema, len(holders), notion)
     cells, planner, model = parts.cells, parts.planner, parts.model()
     keys = _keys(config, credentials)
-    client_side, adder = aggregators(config.scheme, keys, fixed_point=parts.fixed_point)
+    run = beginning_of(credentials.run)
+    client_side, adder = aggregators(config.scheme, keys, fixed_point=parts.fixed_point, run=run, channel=UPDATES)
     embedder, features = None, None
     if parts.embedding is not None:
-        feature_side, feature_adder = aggregators(config.scheme, keys, fixed_point=parts.feature_code)
+        feature_side, feature_adder = aggregators(
+            config.scheme, keys, fixed_point=parts.feature_code, run=run, channel=EMBEDDINGS
+        )
         embedder = Embedder(parts.embedding, feature_side)
         features = (feature_adder, parts.embedding.unit.count)
     replica = parts.replica(model.parameters(), client_side)

@@ -3,16 +3,17 @@
 keys = new_keys("bfv")
 code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
 client, server = aggregators("bfv", keys, fixed_point=code)
-total = server.add([client.contribute(a, 0.25), client.contribute(b, 0.75)], names=["first", "second"])
+total = server.add([client.contribute(a, 0.25, client=0), client.contribute(b, 0.75, client=1)])
 client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
 """
 
 from privfair.aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
 from privfair.aggregation.base import ClientKeys, ServerKeys
-from privfair.aggregation.ciphertext import Ciphertext, Header, frame, read_frame
+from privfair.aggregation.ciphertext import VERSION, Ciphertext, Header, frame, read_frame, require_resumable
 from privfair.aggregation.errors import (
     BadCiphertext,
     Damaged,
+    Forged,
     TooMany,
     TooNoisy,
     WrongEncoding,
@@ -35,12 +36,14 @@ from privfair.aggregation.whole_numbers import WholeNumbers
 __all__ = [
     "MODULI",
     "SINGLE_KEY_WARNING",
+    "VERSION",
     "BadCiphertext",
     "Ciphertext",
     "ClientAggregator",
     "ClientKeys",
     "Damaged",
     "FixedPoint",
+    "Forged",
     "Header",
     "KeyPair",
     "ServerAggregator",
@@ -61,4 +64,5 @@ __all__ = [
     "new_keys",
     "plain_keys",
     "read_frame",
+    "require_resumable",
 ]

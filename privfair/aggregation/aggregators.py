@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.aggregation.base import ClientKeys, Role, ServerKeys
+from privfair.aggregation.base import ClientKeys, Role, ServerKeys, Vector
 from privfair.aggregation.ciphertext import UNCODED, Ciphertext, Header
-from privfair.aggregation.errors import BadCiphertext, TooMany, WrongEncoding, WrongLength
+from privfair.aggregation.errors import BadCiphertext, Forged, TooMany, WrongEncoding, WrongLength
 from privfair.aggregation.keys import ENCRYPTED, KeyPair, plain_keys
 from privfair.aggregation.quantiser import WEIGHT_SLACK, FixedPoint, check_weight
 from privfair.aggregation.streaming import SumOfChunks
+from privfair.aggregation.tags import Contributor, TagKey
 from privfair.aggregation.whole_numbers import WholeNumbers
 from privfair.arrays import FloatArray
 
@@ -37,13 +39,15 @@ class _Coded:
         if fixed_point is not None and fixed_point.contributors > keys.max_additions + 1:
             rule = f"must be at most {keys.max_additions + 1} for {keys.scheme}"
             raise InputError("fixed_point.contributors", rule, fixed_point.contributors)
-        self.fixed_point = fixed_point
+        self.keys, self.fixed_point = keys, fixed_point
         self.encoding = UNCODED if fixed_point is None else fixed_point.fingerprint
 
     def check(self, header: Header, name: str) -> None:
         if header.encoding != self.encoding:
             remedy = "Give everybody the same range, weight_sum and contributors."
             raise WrongEncoding(name, f"must be coded as {self.encoding}", header.encoding, remedy)
+        if self.keys.tagging is not None:
+            _check_named(header, name)
         if self.fixed_point is None:
             return
         most = self.fixed_point.contributors
@@ -55,13 +59,38 @@ class _Coded:
             raise TooMany(name, rule, header.weight, "Make the fixed point for a larger weight_sum.")
 
 
-class ClientAggregator:
-    """A client's side: its weighted values in, encrypted; the sum of everybody's out."""
+def _check_named(header: Header, name: str) -> None:
+    """Raise if the header does not name each of its contributions, all of different clients."""
+    named, rule = header.contributors, "must name each of its contributions"
+    if not named:
+        remedy = "It was made by an earlier version of privfair: start a new run, with the same version everywhere."
+        raise BadCiphertext(name, rule, "none named", remedy)
+    if len(named) != header.additions + 1:
+        raise BadCiphertext(name, rule, f"{len(named)} named of {header.additions + 1}", "Send it again.")
+    if len({one.client for one in named}) != len(named):
+        raise BadCiphertext(name, "must have at most one contribution of each client", "several of one", "")
 
-    def __init__(self, keys: ClientKeys, fixed_point: Code | None) -> None:
+
+def _data_length(keys: Role, header: Header) -> int:
+    """How many values a vector has beside its tags."""
+    return header.length - (0 if keys.tagging is None else keys.tagging.width * header.chunks)
+
+
+class ClientAggregator:
+    """A client's side: its weighted values in, encrypted; the sum of everybody's out.
+
+    Contributions are bound to one sum, the one of a `number` on a channel of a run, and only such a sum is opened.
+    """
+
+    def __init__(self, keys: ClientKeys, fixed_point: Code | None, *, run: str = "", channel: str = "") -> None:
         """Take the keys, and the code everybody uses (None: plain float64)."""
         self.keys = keys
         self._coded = _Coded(keys, fixed_point)
+        self._run, self._channel = run, channel
+
+    def in_run(self, run: str) -> ClientAggregator:
+        """The same, for the sums of this run."""
+        return ClientAggregator(self.keys, self._coded.fixed_point, run=run, channel=self._channel)
 
     @property
     def noise(self) -> float:
@@ -69,8 +98,10 @@ class ClientAggregator:
         code = self._coded.fixed_point
         return 0.0 if code is None else self.keys.noise / code.scale
 
-    def contribute(self, values: FloatArray, weight: float) -> bytes:
-        """The message for the server: weight · values, encrypted.
+    def contribute(
+        self, values: FloatArray, weight: float, *, client: int = 0, number: int = 0, round_number: int = 0
+    ) -> bytes:
+        """The message for the server: weight · values, encrypted, with tags that bind it to client, sum and round.
 
         Its number of chunks depends on the number of values only. TenSEAL compresses each ciphertext, so the bytes
         vary a little with the randomness of encryption; a ciphertext looks random whatever is in it.
@@ -80,19 +111,54 @@ class ClientAggregator:
         code = self._coded.fixed_point
         with np.errstate(over="ignore", invalid="ignore"):  # data never raise
             numbers = values * weight if code is None else code.encode(values, weight)
-        return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
+        if self.keys.tagging is None:
+            return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
+        contributor = Contributor.new(client)
+        key = self._tag_key(number, round_number, len(numbers))
+        tagged = key.tagged(numbers, self.keys.slots, contributor)
+        made = self.keys.encrypt(tagged, weight=weight, encoding=self._coded.encoding)
+        header = replace(made.header, round=round_number, contributors=(contributor,))
+        return Ciphertext(header, made.chunks).to_bytes()
 
-    def open(self, total: bytes, name: str = "sum", *, least: int = 1) -> FloatArray:
-        """The weighted sum in the server's message, of at least so many contributions."""
+    def open(self, total: bytes, name: str = "sum", *, number: int = 0, least: int = 1) -> FloatArray:
+        """The weighted sum in the server's message: that of this number, and of at least so many contributions.
+
+        Where there are tags, every chunk is checked against them before any of it is returned.
+        """
         ciphertext = Ciphertext.from_bytes(total, name)
         self.keys.check(ciphertext.header, name)  # first: another key explains more than another code
         self._coded.check(ciphertext.header, name)
         if ciphertext.header.additions + 1 < least:
             rule = f"must be of at least {least} contributions"
             raise BadCiphertext(name, rule, ciphertext.header.additions + 1, "Each has only a share of the noise.")
-        numbers = self.keys.decrypt(ciphertext, name)
+        numbers = (
+            self.keys.decrypt(ciphertext, name) if not self.keys.tagging else self._checked(ciphertext, name, number)
+        )
         code = self._coded.fixed_point
         return cast(FloatArray, numbers) if code is None else code.decode(numbers)
+
+    def _checked(self, total: Ciphertext, name: str, number: int) -> Vector:
+        """The values of a sum whose every chunk has the tags of the contributions that its header names."""
+        keys, header = self.keys, total.header
+        if keys.tagging is None:
+            raise TypeError("the plain scheme has no tags")
+        width = keys.tagging.width
+        tag_key = self._tag_key(number, header.round, _data_length(keys, header))
+        parts, genuine = [], True
+        for i, (chunk, count) in enumerate(zip(total.chunks, keys.counts(header.length), strict=True)):
+            exact = keys.exact_chunk(chunk, count, name)
+            genuine &= count > width and tag_key.holds(i, exact, header.contributors)
+            parts.append(keys.released(exact[:-width], chunk))
+        if not genuine:  # not which chunk: whoever made it would learn from that
+            rule = "must be the sum of the contributions that it names, in this run, on this channel, of this round"
+            raise Forged(name, rule, "another", "Somebody changed it, or it was made under another run or round.")
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+    def _tag_key(self, number: int, round_number: int, length: int) -> TagKey:
+        if self.keys.tagging is None:
+            raise TypeError("the plain scheme has no tags")
+        about = (self._run, self._channel, number, round_number, self._coded.encoding, length)
+        return TagKey(self.keys.tag_secret, self.keys.tagging, about)
 
 
 class ServerAggregator:
@@ -118,17 +184,26 @@ class ServerAggregator:
     def check(self, contribution: bytes, length: int, name: str) -> None:
         """Raise the error that tells why this is no contribution of so many values, if it is none."""
         read = self._checked(contribution, name)
-        if read.length != length:
-            raise WrongLength(name, f"must have {length} values", read.length, "Same model?")
+        found = _data_length(self.keys, read.header)
+        if found != length:
+            raise WrongLength(name, f"must have {length} values", found, "Same model?")
         if type(contribution) is bytes and len(contribution) <= SMALL and len(self._known) < MOST_KNOWN:
             self._known[id(contribution)] = (contribution, read)
 
-    def require_readable(self, contribution: bytes, weight: float, name: str) -> None:
-        """Raise the error that `add` would raise for this contribution, or if it is of another weight than asked for.
+    def require_readable(
+        self, contribution: bytes, weight: float, name: str, *, client: int, round_number: int
+    ) -> None:
+        """Raise the error that `add` would raise for this contribution, or if it is not the one that was asked for.
 
         For contributions from elsewhere: one that is damaged is left out, and does not end the sum of the others.
         """
         ciphertext = self._checked(contribution, name)
+        header = ciphertext.header
+        if header.additions:
+            raise BadCiphertext(name, "must be a single contribution", f"{header.additions + 1} of them")
+        if self.keys.tagging is not None and (header.contributors[0].client, header.round) != (client, round_number):
+            found = f"client {header.contributors[0].client}, round {header.round}"
+            raise BadCiphertext(name, f"must be of client {client} and round {round_number}", found)
         if not math.isclose(ciphertext.header.weight, weight, rel_tol=1e-12):
             raise BadCiphertext(name, f"must have the weight {weight:g}", ciphertext.header.weight)
         SumOfChunks(self.keys).add(ciphertext, name)
@@ -144,7 +219,7 @@ class ServerAggregator:
 
 
 def aggregators(
-    scheme: str, keys: KeyPair | None, *, fixed_point: Code | None
+    scheme: str, keys: KeyPair | None, *, fixed_point: Code | None, run: str = "", channel: str = ""
 ) -> tuple[ClientAggregator, ServerAggregator]:
     """Both sides of a scheme: "bfv" and "ckks" with keys; "plain" without, on floats if there is no fixed point."""
     if scheme == "plain":
@@ -157,7 +232,8 @@ def aggregators(
         raise InputError("keys", f"must be given for scheme {scheme}", keys, "Make some: privfair keys new DIR")
     elif keys.client.scheme != scheme:
         raise InputError("keys", f"must be of scheme {scheme}", keys.client.scheme, "Make some for this scheme.")
-    return ClientAggregator(keys.client, fixed_point), ServerAggregator(keys.server, fixed_point)
+    client = ClientAggregator(keys.client, fixed_point, run=run, channel=channel)
+    return client, ServerAggregator(keys.server, fixed_point)
 
 
 def _named(contributions: Iterable[bytes], names: Sequence[str] | None) -> Iterator[tuple[str, bytes]]:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.aggregation.ciphertext import UNCODED, Ciphertext, Header
-from privfair.aggregation.errors import Damaged, TooMany, WrongEncoding, WrongKey, WrongLength, WrongScheme
+from privfair.aggregation.errors import (
+    BadCiphertext,
+    Damaged,
+    TooMany,
+    WrongEncoding,
+    WrongKey,
+    WrongLength,
+    WrongScheme,
+)
+from privfair.aggregation.tags import Tagging
 
 Vector = NDArray[Any]  # int64, except in the scheme that sends plain floats
 
@@ -24,6 +33,7 @@ class Role:
     slots: int  # values in one chunk
     modulus: int | None  # sums of integers are right up to ±(modulus − 1)/2; None: floats
     max_additions: int
+    tagging: Tagging | None = None  # how sums are told from forgeries; None: nothing is hidden, so nothing is tagged
 
     def __init__(self, key_id: str) -> None:
         """Remember the fingerprint of the public key."""
@@ -57,14 +67,23 @@ class ClientKeys(Role, ABC):
     """Can encrypt vectors and open sums. Every client has the same."""
 
     noise: float = 0.0  # standard deviation of what opening adds to a value, in integer steps
+    tag_secret: bytes = b""  # where there are tags: the key that all clients share for them
 
     @abstractmethod
     def encrypt_chunk(self, values: Vector) -> bytes:
         """The bytes of at most `slots` values."""
 
     @abstractmethod
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The `count` values of a chunk, to be checked; `BadCiphertext` if they cannot be had."""
+
+    def released(self, values: Vector, chunk: bytes) -> Vector:
+        """The values of a chunk as they may leave the key holder."""
+        return values
+
     def decrypt_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
         """The `count` values of a chunk; `BadCiphertext` if they cannot be had."""
+        return self.released(self.exact_chunk(chunk, count, name), chunk)
 
     def encrypt_chunks(self, vector: Vector) -> Iterator[bytes]:
         """The chunks of a vector, each encrypted when asked for."""
@@ -138,10 +157,13 @@ class ServerKeys(Role, ABC):
         if more.encoding != total.encoding:
             remedy = "Give everybody the same range, weight_sum and contributors."
             raise WrongEncoding(name, "must be coded as the others", more.encoding, remedy)
+        if more.round != total.round:
+            raise BadCiphertext(name, f"must be of round {total.round}, as the others", more.round)
         additions = total.additions + more.additions + 1
         if additions > self.max_additions:
             raise TooMany(name, f"must be within {self.max_additions} additions", additions, "Sum fewer contributions.")
-        return replace(total, additions=additions, weight=total.weight + more.weight)
+        contributors = total.contributors + more.contributors
+        return replace(total, additions=additions, weight=total.weight + more.weight, contributors=contributors)
 
     def _add_bytes(self, left: bytes, right: bytes, count: int) -> bytes:
         loaded = self.load_chunk(left, count, "left")

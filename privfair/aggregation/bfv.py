@@ -4,7 +4,8 @@ Degree 4096, plain modulus 1073692673 (30 bits), coefficient moduli of 54 and 55
 security allows). A fresh ciphertext has about 17 bits of noise budget; independent additions of n cost about
 log2(n)/2 of them, so 2¹⁶ leave about 9, and the key holder measures the budget before it believes a value. Exact
 decryption that cannot fail tells nothing about the key (Cheon et al., ePrint 2024/127), against a server that follows
-the protocol; BFV has no protection against one that sends forged ciphertexts and sees what they decrypt to.
+the protocol; BFV itself has no protection against one that sends forged ciphertexts and sees what they decrypt to. The
+tags (tags.py) refuse forgeries, and a data holder leaves the run at the first one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from privfair.aggregation.base import ClientKeys, Vector
 from privfair.aggregation.errors import TooNoisy
 from privfair.aggregation.quantiser import BFV_MODULUS
 from privfair.aggregation.seal_server import SealServer
+from privfair.aggregation.tags import Tagging, tag_secret
 
 PARAMETERS = seal.Parameters("bfv", 4096, (54, 55), plain_modulus=BFV_MODULUS)
 LEAST_BUDGET = 2  # bits
@@ -26,6 +28,7 @@ class _Bfv:
     slots = 4096
     modulus: int | None = BFV_MODULUS
     max_additions = 2**16
+    tagging: Tagging | None = Tagging(BFV_MODULUS, count=4, part_bits=30)
 
 
 class BfvClient(_Bfv, ClientKeys):
@@ -35,6 +38,7 @@ class BfvClient(_Bfv, ClientKeys):
         """Take the context with both keys."""
         super().__init__(key_id)
         self._context = seal.load_context(content, PARAMETERS, secret=True)
+        self.tag_secret = tag_secret(content)
 
     def encrypt_chunk(self, values: Vector) -> bytes:
         """One ciphertext; slots that are left are 0."""
@@ -42,7 +46,7 @@ class BfvClient(_Bfv, ClientKeys):
         padded[: len(values)] = values
         return seal.encrypt(self._context, PARAMETERS, padded.tolist())
 
-    def decrypt_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
         """The exact values, or `TooNoisy`."""
         vector = seal.load(self._context, PARAMETERS, chunk, self.slots, name)
         budget = seal.noise_budget(self._context, vector)

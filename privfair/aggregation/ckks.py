@@ -32,10 +32,12 @@ from privfair.aggregation.errors import TooNoisy
 from privfair.aggregation.flooding import SIGMA, flood
 from privfair.aggregation.quantiser import CKKS_MODULUS
 from privfair.aggregation.seal_server import SealServer
+from privfair.aggregation.tags import Tagging, tag_secret
 
 PARAMETERS = seal.Parameters("ckks", 8192, (45, 45, 46), scale=2.0**84)
 UNIT = 2.0**-44
 FARTHEST = 0.25  # of a unit, from the nearest integer
+TAG_PRIME = 2**44 + 7  # above the difference of any two sums, so that none is 0 modulo it
 
 
 class _Ckks:
@@ -43,6 +45,7 @@ class _Ckks:
     slots = 4096
     modulus: int | None = CKKS_MODULUS
     max_additions = 2**10
+    tagging: Tagging | None = Tagging(TAG_PRIME, count=3, part_bits=23)  # sums of parts stay below 2³⁴
 
 
 class CkksClient(_Ckks, ClientKeys):
@@ -54,6 +57,7 @@ class CkksClient(_Ckks, ClientKeys):
         """Take the context with both keys, and the secret of the flooding noise."""
         super().__init__(key_id)
         self._context = seal.load_context(content, PARAMETERS, secret=True)
+        self.tag_secret = tag_secret(content)
         self._flooding_secret = flooding_secret
 
     def encrypt_chunk(self, values: Vector) -> bytes:
@@ -62,12 +66,15 @@ class CkksClient(_Ckks, ClientKeys):
         padded[: len(values)] = values * UNIT
         return seal.encrypt(self._context, PARAMETERS, padded.tolist())
 
-    def decrypt_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
-        """The sum and its flooding noise, in units, or `TooNoisy`."""
-        return self._exact(chunk, name)[:count] + flood(count, self._flooding_secret, chunk)
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The sum itself, or `TooNoisy`; only for the check of its tags, and for `released`."""
+        return self._exact(chunk, name)[:count]
+
+    def released(self, values: Vector, chunk: bytes) -> Vector:
+        """The sum and its flooding noise, in units."""
+        return values + flood(len(values), self._flooding_secret, chunk)
 
     def _exact(self, chunk: bytes, name: str) -> NDArray[np.int64]:
-        """The sum itself: for nobody outside this class."""
         vector = seal.load(self._context, PARAMETERS, chunk, self.slots, name)
         values = np.array(seal.decrypt(vector)) / UNIT
         nearest = np.rint(values)

@@ -33,5 +33,9 @@ class TooMany(BadCiphertext):
     """More additions, or more weight, than the numbers leave room for."""
 
 
+class Forged(BadCiphertext):
+    """Not the sum of the contributions that it names: the tags in it say so, and nothing of it is opened."""
+
+
 class TooNoisy(BadCiphertext):
     """The noise has reached the numbers: decryption would give wrong values, so it gives none."""

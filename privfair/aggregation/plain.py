@@ -43,7 +43,7 @@ class PlainClient(_Integers, ClientKeys):
         """The values' own bytes."""
         return values.astype(self.dtype).tobytes()
 
-    def decrypt_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
         """The values."""
         return _values(chunk, count, name, self.dtype).astype(self.dtype.newbyteorder("="))
 

@@ -57,7 +57,8 @@ def _encryption() -> str:
     code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
     client, server = aggregators("bfv", new_keys("bfv"), fixed_point=code)
     first, second = np.array([0.5, -1.0]), np.array([0.25, 1.0])
-    total = client.open(server.add([client.contribute(first, 0.25), client.contribute(second, 0.75)], names=["a", "b"]))
+    sent = [client.contribute(first, 0.25, client=0), client.contribute(second, 0.75, client=1)]
+    total = client.open(server.add(sent, names=["a", "b"]))
     if not np.allclose(total, 0.25 * first + 0.75 * second, atol=2 * code.max_error):
         raise RuntimeError(f"an encrypted sum is wrong: {total}")
     return "two messages were encrypted, added and opened"

@@ -164,15 +164,24 @@ class Client:
     def embeddings(self, request: EmbeddingsRequest, scores: FloatArray) -> Embeddings:
         """The sums of the features of all its scores, of every asked cell."""
         entropy = self.entropy("embeddings", request.round)
-        membership = self.data.membership
-        return Embeddings(self._features.message(scores, membership, request.cells, request.release, entropy))
+        sent = self._features.message(
+            scores,
+            self.data.membership,
+            request.cells,
+            request.release,
+            entropy,
+            client=self.index,
+            round_number=request.round,
+        )
+        return Embeddings(sent)
 
     def opened(self, request: TrainRequest) -> TrainRequest:
         """The request with the shared features opened, where it has sealed ones."""
         objective = request.objective
         if not isinstance(objective, Tracked) or not isinstance(objective.shared, SealedFeatures):
             return request
-        return replace(request, objective=replace(objective, shared=self._features.open(objective.shared)))
+        shared = self._features.open(objective.shared, request.round)
+        return replace(request, objective=replace(objective, shared=shared))
 
     @property
     def _features(self) -> Embedder:
@@ -200,7 +209,10 @@ class Client:
             with np.errstate(over="ignore", invalid="ignore"):  # data never raise
                 delta = trained.parameters - start
             entropy = self.entropy("updates", request.round)
-            return Update(self.replica.noisy_contribution(delta, request.release, entropy))
+            sent = self.replica.noisy_contribution(
+                delta, request.release, entropy, client=self.index, round_number=request.round
+            )
+            return Update(sent)
         delta = trained.parameters - start
         control = None
         if shift is not None and self.control is not None and at.control is not None:
@@ -215,7 +227,10 @@ class Client:
         if not isinstance(request.work, PrivateWork) and not np.all(np.isfinite(delta)):
             name = f"update of client {self.name!r}"
             raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
-        return Update(self.replica.contribution(delta, control, snapshot, request.weight))
+        sent = self.replica.contribution(
+            delta, control, snapshot, request.weight, client=self.index, round_number=request.round
+        )
+        return Update(sent)
 
     def shift(self, request: TrainRequest, at: Parameters) -> FloatArray | None:
         """SCAFFOLD's c − c_k."""

@@ -33,6 +33,9 @@ class Embedder:
         cells: NDArray[np.int64],
         noise: VectorNoise | None,
         entropy: Entropy,
+        *,
+        client: int = 0,
+        round_number: int = 0,
     ) -> bytes:
         """Σ ψ(score) over the records of each asked cell, with noise, as a contribution to the sum of all clients.
 
@@ -51,7 +54,9 @@ class Embedder:
                 total[cell] = noise.release(self._in_room(grid_sum(mine, noise.steps), noise), entropy)
             else:
                 total[cell] = grid_sum(mine, self.plan.steps) if self._whole else mine.sum(axis=0)
-        return self._aggregator.contribute(total.reshape(-1), 1.0)
+        return self._aggregator.contribute(
+            total.reshape(-1), 1.0, client=client, number=round_number, round_number=round_number
+        )
 
     def _in_room(self, whole: NDArray[np.int64], noise: VectorNoise) -> NDArray[np.int64]:
         """The sum, cut before its noise, which others count on. No two sums get farther apart by that.
@@ -61,12 +66,12 @@ class Embedder:
         room = self.plan.room_beside(noise)
         return whole if room is None else np.clip(whole, -room * noise.steps, room * noise.steps)
 
-    def total(self, message: bytes) -> FloatArray:
-        """The sum of vectors in a message, in steps of the grid; one of too few clients is refused."""
-        return self._aggregator.open(message, "sum of features", least=self.plan.cohort)
+    def total(self, message: bytes, round_number: int) -> FloatArray:
+        """The sum of a round's vectors in a message, in steps of the grid; one of too few clients is refused."""
+        return self._aggregator.open(message, "sum of features", number=round_number, least=self.plan.cohort)
 
-    def _opened(self, sealed: SealedFeatures) -> SharedFeatures:
+    def _opened(self, sealed: SealedFeatures, round_number: int = 0) -> SharedFeatures:
         """The mean features of the round."""
         size = len(sealed.shares) * self.plan.unit.count
-        total = self.total(sealed.total) if sealed.total else np.zeros(size)
+        total = self.total(sealed.total, round_number) if sealed.total else np.zeros(size)
         return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)

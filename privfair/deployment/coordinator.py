@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.aggregation import ClientAggregator, ServerAggregator, ServerKeys, load_server, plain_keys
+from privfair.aggregation import (
+    VERSION,
+    ClientAggregator,
+    ServerAggregator,
+    ServerKeys,
+    load_server,
+    plain_keys,
+    require_resumable,
+)
 from privfair.algorithms.embedding import with_adder
 from privfair.attendance import Roll
 from privfair.config import Config
@@ -26,6 +34,7 @@ from privfair.fairness.released import released_figures
 from privfair.interfaces import Absence, ServerState, answered
 from privfair.messages import (
     Embeddings,
+    EmbeddingsRequest,
     EvaluateRequest,
     Evaluation,
     Parameters,
@@ -138,7 +147,7 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     """Gather the data holders and make everything that the server needs; a folder with a checkpoint is continued."""
     names = holders(config)
     keys = _server_keys(config, quantise=config.whole_sums)  # before anybody is asked
-    run = _run_name(folder)
+    run = run_name(folder, config.scheme)
     sums = Sums(folder / "sums")
     plan = json.dumps(shared_plan(config), sort_keys=True)
     remote = Remote(link, names, run=run, plan=plan, sums=sums, deadline=config.run.deadline, wait=config.run.wait)
@@ -162,7 +171,7 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
         features = (ServerAggregator(feature_keys, parts.feature_code), parts.embedding.unit.count)
     check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size, features=features)
     feature_adder = features and features[0]
-    remote.check = _Check(check, adder, replica, feature_adder)
+    remote.check = _Check(check, names, adder, replica, feature_adder)
     server = Server(
         remote,
         with_adder(parts.algorithm, feature_adder, FeatureSum(folder / "features.npz").kept),
@@ -180,6 +189,7 @@ class _Check:
     """Whether a reply from elsewhere can be used: one that cannot is left out, and does not end the run."""
 
     check: ReplyCheck
+    names: tuple[str, ...]
     adder: ServerAggregator
     replica: Replica | None
     features: ServerAggregator | None = None
@@ -187,22 +197,27 @@ class _Check:
     def __call__(self, client: str, request: Request, reply: Reply) -> Reply:
         """The reply, or an `InputError`."""
         self.check(client, request, reply)
-        if isinstance(reply, Embeddings) and self.features is not None:
-            self.features.require_readable(reply.contribution, 1.0, f"features of client {client!r}")
+        if isinstance(reply, Embeddings) and isinstance(request, EmbeddingsRequest) and self.features is not None:
+            name, me = f"features of client {client!r}", self.names.index(client)
+            self.features.require_readable(reply.contribution, 1.0, name, client=me, round_number=request.round)
         if isinstance(reply, Update) and isinstance(request, TrainRequest):
-            name = f"contribution of client {client!r}"
+            name, me = f"contribution of client {client!r}", self.names.index(client)
             weight = request.weight if request.release is None else 1.0  # with noise, the weight is in the numbers
-            self.adder.require_readable(reply.contribution, weight, name)
+            self.adder.require_readable(reply.contribution, weight, name, client=me, round_number=request.round)
             if self.replica is not None and not np.isfinite(self.replica.aggregator.open(reply.contribution)).all():
                 raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
         return reply
 
 
-def _run_name(folder: Path) -> str:
+def run_name(folder: Path, scheme: str, new: str | None = None) -> str:
+    """The name of the run in a server's folder, where a new one is written down; one that cannot go on is refused."""
     path = folder / RUN
     if not path.is_file():
-        write_json(path, {"run": new_run()})
-    return str(json.loads(path.read_text())["run"])
+        write_json(path, {"run": new or new_run(), "messages": VERSION})
+    about = json.loads(path.read_text())
+    if not (folder / "metrics.json").is_file():
+        require_resumable(scheme, about.get("messages"))
+    return str(about["run"])
 
 
 def _server_keys(config: Config, *, quantise: bool | None = None) -> ServerKeys:

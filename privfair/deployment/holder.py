@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.aggregation import ClientAggregator
+from privfair.aggregation import ClientAggregator, require_resumable
 from privfair.attendance import singles
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
@@ -38,6 +38,7 @@ from privfair.deployment.session import Session, session
 from privfair.deployment.work import OVER, UNOPENED, Curable, Work
 from privfair.parts import Parts
 from privfair.privacy.books import entropy_of, named_run, require_no_budget
+from privfair.privacy.pricing import EMBEDDINGS, UPDATES
 from privfair.privacy.refusals import require_decided, require_separate
 from privfair.request_wire import decode_request
 
@@ -60,12 +61,13 @@ class Holder:
             require_separate(self.parts.cells.notion, self.federation)
         self._model = self.parts.model()
         self._initial = self._model.parameters()
-        self._aggregator = ClientAggregator(own_key(config, quantise=config.whole_sums), self.parts.fixed_point)
-        self._embedder: Embedder | None = None
+        keys = own_key(config, quantise=config.whole_sums)
+        self._aggregator = ClientAggregator(keys, self.parts.fixed_point, channel=UPDATES)
+        self._features: ClientAggregator | None = None
         if self.parts.embedding is not None:
             code = self.parts.feature_code
             keys = own_key(config, quantise=code is not None)
-            self._embedder = Embedder(self.parts.embedding, ClientAggregator(keys, code))
+            self._features = ClientAggregator(keys, code, channel=EMBEDDINGS)
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
         """The answer to a message of the server; a refusal, with its reason, if there is none."""
@@ -98,7 +100,7 @@ class Holder:
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
         folder = self.folder / run
-        if storage.read(folder) is None:
+        if self._memory(run) is None:
             ledger_id = None
             if self.parts.planner is None:
                 require_no_budget(self.config, self.federation)
@@ -155,13 +157,16 @@ class Holder:
 
     def _work(self, run: str, stack: ExitStack) -> Work:
         folder = self.folder / run
-        memory = storage.read(folder)
+        memory = self._memory(run)
         if memory is None:
             raise Curable(UNKNOWN_RUN, "This run is not known here.")
         desk = None
         if self.parts.planner is not None:
             desk = stack.enter_context(self._session(run, memory))
-        replica = self.parts.replica(self._initial.copy(), self._aggregator)
+        replica = self.parts.replica(self._initial.copy(), self._aggregator.in_run(run))
+        embedder = None
+        if self.parts.embedding is not None and self._features is not None:
+            embedder = Embedder(self.parts.embedding, self._features.in_run(run))
         if memory.replica is not None:
             replica.restore(memory.replica)
         client = Client(
@@ -173,7 +178,7 @@ class Holder:
             replica,
             seed=self.config.run.seed,
             entropy=entropy_of(self.config, self.me),
-            embedder=self._embedder,
+            embedder=embedder,
         )
         client.control = memory.control
         return Work(self.parts, self.me, folder, memory, client, replica, desk)
@@ -210,6 +215,16 @@ class Holder:
             return sealed("ended", run, sums=work.replica.round)
 
     # ---- parts
+
+    def _memory(self, run: str) -> Remembered | None:
+        """What is remembered of a run; one that was begun with messages of an earlier version is refused."""
+        memory = storage.read(self.folder / run)
+        if memory is not None and not memory.left:
+            try:
+                require_resumable(self.config.scheme, memory.messages)
+            except InputError as error:
+                raise Declined(str(error)) from None
+        return memory
 
     def _session(self, run: str, memory: Remembered | None) -> AbstractContextManager[Session]:
         name = named_run(run, self.config, self.federation.schema, None)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privfair.aggregation import VERSION
 from privfair.arrays import FloatArray
 from privfair.interfaces import Memory
 from privfair.storage import read_arrays, write_arrays
@@ -30,6 +31,7 @@ class Remembered:
     """
 
     ledger_id: str | None = None
+    messages: int = VERSION  # the version of encrypted messages with which the run was begun
     rows: int = 0  # of this holder and run in its ledger
     terms: Terms | None = None
     replica: Memory | None = None
@@ -57,6 +59,7 @@ def read(folder: Path) -> Remembered | None:
 
     return Remembered(
         ledger_id=about["ledger_id"],
+        messages=about.get("messages", 0),
         rows=about["rows"],
         terms=about["terms"] and Terms.from_json(about["terms"]),
         replica=part("replica/") or None,
@@ -72,6 +75,7 @@ def write(folder: Path, memory: Remembered) -> None:
     """Replace what is remembered, at once."""
     about = {
         "ledger_id": memory.ledger_id,
+        "messages": memory.messages,
         "rows": memory.rows,
         "terms": memory.terms and memory.terms.to_json(),
         "left": memory.left,

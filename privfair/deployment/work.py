@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accountant.errors import InputError, Refused
-from privfair.aggregation import TooNoisy
+from privfair.aggregation import Forged, TooNoisy
 from privfair.clients.client import Client
 from privfair.deployment import memory as storage
 from privfair.deployment.agreement import Declined, require_acceptable, require_planned
@@ -92,7 +92,7 @@ class Work:
                     raise Declined("The sums are not on the agreed grid.")
                 try:
                     self.replica.at(one)
-                except TooNoisy:
+                except (TooNoisy, Forged):
                     raise self._left() from None
 
     def _left(self) -> Declined:
@@ -139,7 +139,7 @@ class Work:
         if isinstance(request, TrainRequest):
             try:
                 self.client.opened(request)
-            except TooNoisy:
+            except (TooNoisy, Forged):
                 raise self._left() from None
             except InputError as error:  # it names what the server sent, and nothing of the records
                 raise Declined(f"The shared features are not the agreed ones: {error}") from None

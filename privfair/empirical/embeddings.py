@@ -71,7 +71,7 @@ class EmbeddingsAttack:
     def _difference(self, request: EmbeddingsRequest) -> FloatArray:
         """What the record changes in the sums, of length 1: along it the likelihood ratio grows."""
         exact = replace(request, release=None)
-        there, not_there = (self._open(_told(self._clients[p], exact)) for p in (True, False))
+        there, not_there = (self._open(_told(self._clients[p], exact), request) for p in (True, False))
         return np.asarray((there - not_there) / np.linalg.norm(there - not_there))
 
     @property
@@ -102,9 +102,9 @@ class EmbeddingsAttack:
             own = _told(self._clients[present], request)
             if self._others:
                 total, known = self._sum(own, request)
-                seen[0].append(self._open(total) - known)
+                seen[0].append(self._open(total, request) - known)
                 lengths[0] += len(total)
-            seen[-1].append(self._open(own))
+            seen[-1].append(self._open(own, request))
             lengths[-1] += len(own)
         if self._others:
             return *self._numbers(seen[0], lengths[0]), *self._numbers(seen[1], lengths[1])
@@ -120,10 +120,10 @@ class EmbeddingsAttack:
             raise TypeError(type(algorithm).__name__)
         silent = replace(request, cells=np.zeros_like(request.cells))
         shares = [_told(client, silent) for client in self._others]
-        return algorithm.adder.add([own, *shares]), self._open(shares[-1])
+        return algorithm.adder.add([own, *shares]), self._open(shares[-1], request)
 
-    def _open(self, message: bytes) -> FloatArray:
-        return embedder_of(self._clients[True]).total(message)
+    def _open(self, message: bytes, request: EmbeddingsRequest) -> FloatArray:
+        return embedder_of(self._clients[True]).total(message, request.round)
 
     def _numbers(self, seen: Sequence[FloatArray], length: int) -> tuple[float, float, float, float]:
         along = [float(one @ self._directions[number % 2]) for number, one in enumerate(seen)]

@@ -46,7 +46,8 @@ def loud_parameters(client: Client, objective: Objective, bound: float) -> Float
 
 def change(setting: Setting, reply: Update) -> FloatArray:
     """The weighted change of parameters in a client's update, opened."""
-    opened = setting.replica.aggregator.open(setting.server.adder.add([reply.contribution], names=["client 0"]))
+    total, number = setting.server.adder.add([reply.contribution], names=["client 0"]), setting.replica.round + 1
+    opened = setting.replica.aggregator.open(total, number=number)
     return np.asarray(opened, dtype=np.float64)
 
 

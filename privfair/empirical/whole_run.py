@@ -200,17 +200,17 @@ class WholeRunAttack:
         """How much nearer the sums are to those of all records than to those without the attacked one."""
         if request.release is None:
             return 0.0
-        told, exact = self._sums(reply), replace(request, release=None)
+        told, exact = self._sums(reply, request), replace(request, release=None)
         logs = {}
         for there, client in self._clients.items():
-            distance = (told - self._sums(client.respond(exact))) / request.release.share_scale
+            distance = (told - self._sums(client.respond(exact), request)) / request.release.share_scale
             logs[there] = -0.5 * float(distance @ distance)
         return logs[True] - logs[False]
 
-    def _sums(self, reply: Reply) -> FloatArray:
+    def _sums(self, reply: Reply, request: EmbeddingsRequest) -> FloatArray:
         if not isinstance(reply, Embeddings):
             raise TypeError(type(reply).__name__)
-        return embedder_of(self._probe).total(reply.contribution)
+        return embedder_of(self._probe).total(reply.contribution, request.round)
 
     def _of_update(self, request: TrainRequest, reply: Update) -> float:
         """The update along what the record's gradient has that no other's has."""

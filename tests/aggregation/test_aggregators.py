@@ -47,7 +47,7 @@ def test_contract_weighted_sum(pair):
     rng = np.random.default_rng(0)
     values = [rng.uniform(-1.9, 1.9, 5000) for _ in range(4)]
     weights = [0.1, 0.2, 0.3, 0.4]
-    messages = [client.contribute(v, w) for v, w in zip(values, weights, strict=True)]
+    messages = [client.contribute(v, w, client=k) for k, (v, w) in enumerate(zip(values, weights, strict=True))]
     assert len({type(m) for m in messages}) == 1
     total = server.add(iter(messages), names=["a", "b", "c", "d"])
     opened = client.open(total)
@@ -73,7 +73,7 @@ def test_contract_bad_contributions_name_their_sender(pair):
         (good[:-3], Damaged),
         (good[:200] + bytes([good[200] ^ 4]) + good[201:] if len(good) > 201 else good[:-1], Damaged),
         (b"", Damaged),
-        (client.contribute(np.ones(6), 0.5), WrongLength),
+        (client.contribute(np.ones(6), 0.5, client=1), WrongLength),
     ):
         with pytest.raises(kind, match="contribution of Bob must"):
             server.add([good, bad], names=["Ann", "Bob"])
@@ -97,7 +97,8 @@ def test_contract_a_contribution_can_be_checked_before_it_is_added(pair):
 
 def test_contract_values_never_raise_and_never_change_the_form(pair):
     client, server = pair
-    sent = [client.contribute(np.full(10, v), w) for v, w in ((0.0, 0.5), (np.nan, 0), (np.inf, 0), (-np.inf, 0.1))]
+    cases = enumerate(((0.0, 0.5), (np.nan, 0), (np.inf, 0), (-np.inf, 0.1)))
+    sent = [client.contribute(np.full(10, v), w, client=k) for k, (v, w) in cases]
     assert len(client.open(server.add(sent))) == 10
     sizes = [len(message) for message in sent]
     # TenSEAL compresses: the length of a ciphertext varies a little, by chance and not by value
@@ -116,7 +117,8 @@ def test_bfv_and_quantised_plain_are_equal_bit_for_bit(bfv_keys, data):
     found = []
     for scheme, keys in (("bfv", bfv_keys), ("plain", None)):
         client, server = aggregators(scheme, keys, fixed_point=shared)
-        total = server.add(client.contribute(v, w) for v, w in zip(values, weights, strict=True))
+        pairs = enumerate(zip(values, weights, strict=True))
+        total = server.add(client.contribute(v, w, client=k) for k, (v, w) in pairs)
         found.append(client.open(total))
     np.testing.assert_array_equal(found[0], found[1])
     clipped = [np.clip(np.nan_to_num(v, nan=0, posinf=2, neginf=-2), -2, 2) for v in values]
@@ -128,12 +130,12 @@ def test_more_contributions_or_weight_than_the_code_has_room_for(pair):
     client, server = pair
     if client._coded.fixed_point is None:
         return  # floats have room
-    one = client.contribute(np.ones(3), 0.2)
+    ones = [client.contribute(np.ones(3), 0.2, client=k) for k in range(5)]
     with pytest.raises(TooMany, match="sum of the contributions must sum at most 4 contributions; found 5"):
-        server.add([one] * 5)
-    heavy = client.contribute(np.ones(3), 0.6)
+        server.add(ones)
+    heavy = [client.contribute(np.ones(3), 0.6, client=k) for k in range(2)]
     with pytest.raises(TooMany, match="must have weights that sum to at most 1"):
-        server.add([heavy, heavy])
+        server.add(heavy)
 
 
 def test_weights_that_sum_to_one_up_to_rounding_are_fine():
@@ -163,7 +165,7 @@ def test_the_server_is_built_from_the_public_half(bfv_keys, tmp_path):
     (tmp_path / "keys" / "client.key").rename(tmp_path / "client.key")
     server = ServerAggregator(load_server(tmp_path / "keys"), code("bfv"))
     client = ClientAggregator(load_client(tmp_path / "client.key"), code("bfv"))
-    opened = client.open(server.add([client.contribute(np.ones(2), 0.5)] * 2))
+    opened = client.open(server.add([client.contribute(np.ones(2), 0.5, client=k) for k in range(2)]))
     np.testing.assert_allclose(opened, 1, atol=code("bfv").max_error)
 
 

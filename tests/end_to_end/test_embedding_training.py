@@ -217,7 +217,8 @@ def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
             lambda k, n=number: EmbeddingsRequest(n, state.model, cells[k], noise),  # type: ignore[misc]
         )
         got = answered(Embeddings, range(4), replies)
-        found.append(client_side.open(adder.add([r.contribution for r in got.values()])))
+        total = adder.add([r.contribution for r in got.values()])
+        found.append(client_side.open(total, number=number))
     noisy = np.array(found).reshape(12, 2, 8)
     # four shares of σ/√3 each; 12·8 draws around unknown means: five standard errors of a variance
     for cell in (0, 1):
@@ -246,7 +247,7 @@ def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
     embedder = setting.backend.inner.members[0]._features  # type: ignore[attr-defined]
     sealed = replace(objective.shared, total=three)  # type: ignore[type-var]
     with pytest.raises(InputError, match="sum of features must be of at least 4 contributions; found 3"):
-        embedder.open(sealed)
+        embedder.open(sealed, state.round)
 
 
 def test_data_with_a_budget_refuse_noise_in_shares(url: str) -> None:

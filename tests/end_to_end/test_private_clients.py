@@ -143,7 +143,8 @@ def test_nothing_the_server_adds_with_can_decrypt(scheme: str) -> None:
     setting = build(Config.build({"aggregation": {"scheme": scheme}, "federation": QUICK}), toy())
     client = setting.replica.aggregator
     values = np.arange(1.0, 1.0 + setting.replica.contribution_size) / 100
-    message = setting.server.adder.add([client.contribute(values, 0.5), client.contribute(values, 0.5)], ["a", "b"])
+    sent = [client.contribute(values, 0.5, client=k) for k in range(2)]
+    message = setting.server.adder.add(sent, ["a", "b"])
     np.testing.assert_allclose(client.open(message), values, atol=1e-3)  # those who may, can
     everything = reachable(setting.server.adder)
     assert not any(isinstance(thing, ClientAggregator) for thing in everything)

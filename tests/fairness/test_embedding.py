@@ -39,7 +39,9 @@ def shared(
     client, server = sides(scheme, len(parts))
     embedder = Embedder(plan, client)
     every = np.ones(member.shape[1], dtype=np.int64)
-    messages = [embedder.message(scores[rows], member[rows], every, None, seeded()) for rows in parts]
+    messages = [
+        embedder.message(scores[rows], member[rows], every, None, seeded(), client=k) for k, rows in enumerate(parts)
+    ]
     counts = member.sum(axis=0).astype(float)
     return embedder.open(SealedFeatures(plan.kernel, 0.7, server.add(messages), counts, counts, float(len(scores))))
 
@@ -93,7 +95,8 @@ def test_noise_is_on_every_coordinate_and_divided_by_the_records() -> None:
     errors = []
     entropy = seeded(7)
     for _ in range(40):
-        messages = [embedder.message(scores, member, np.ones(1, dtype=np.int64), noise, entropy) for _ in range(2)]
+        asked = np.ones(1, dtype=np.int64)
+        messages = [embedder.message(scores, member, asked, noise, entropy, client=k) for k in range(2)]
         count = np.array([200.0])
         sealed = SealedFeatures(PLAN.kernel, 1.0, server.add(messages), count, count, 200.0)
         total = client.open(sealed.total)

@@ -117,7 +117,8 @@ def test_what_leaves_is_always_a_finite_number(train: Records) -> None:
     assert all(np.isfinite(cell).all() for cell in scores.cells)
     update: Any = client.respond(REQUESTS["update, all records"])
     adder = SETTING.server.adder
-    opened = SETTING.replica.aggregator.open(adder.add([update.contribution], ["north"]))
+    number = SETTING.replica.round + 1
+    opened = SETTING.replica.aggregator.open(adder.add([update.contribution], ["north"]), number=number)
     assert np.isfinite(opened).all()
     # 2 steps of rate 0.1 on (40 records of norm 1 + noise of scale 1)/10, weighed by 0.5; noise at 8σ: 1e-15
     assert np.abs(opened).max() <= 0.5 * 2 * 0.1 * (40 + 8) / 10 + 1e-6

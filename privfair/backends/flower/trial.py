@@ -21,7 +21,7 @@ from accountant.storage import absolute_url, ledger_url
 from privfair.backends.flower.federation import Node
 from privfair.backends.flower.launch import run_federation
 from privfair.backends.flower.simulation import simulate
-from privfair.deployment.coordinator import ROUNDS, RUN
+from privfair.deployment.coordinator import ROUNDS, run_name
 from privfair.deployment.sums import Sums
 from privfair.evaluation import Row
 from privfair.experiment import Planned, Report, RunOutcome, evaluated, require_room
@@ -31,7 +31,7 @@ from privfair.privacy.plan_report import plan_report
 from privfair.run_directory import Checkpoint, RunDirectory
 from privfair.run_names import beginning_of
 from privfair.setting import Setting
-from privfair.storage import write_bytes, write_json
+from privfair.storage import write_bytes
 
 
 def run_trial(
@@ -146,8 +146,8 @@ def _write_files(setting: Setting, folder: Path) -> _Files:
     if config.scheme != "plain":
         server["aggregation"] = {**tables["aggregation"], "keys": str(folder / "server.key")}
     write_bytes(folder / "server.toml", tomli_w.dumps(server).encode())
-    if not (folder / "server" / RUN).is_file():  # the name that the run has in the ledger, without its division
-        write_json(folder / "server" / RUN, {"run": beginning_of(setting.credentials.run)})
+    # the name that the run has in the ledger, without its division
+    run_name(folder / "server", config.scheme, beginning_of(setting.credentials.run))
     return _Files(folder / "server.toml", folder / "server", nodes)
 
 
