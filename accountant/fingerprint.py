@@ -12,12 +12,12 @@ data has to register a changed table under its old name, with `renew`; the finge
 
 from __future__ import annotations
 
-import csv
 import hmac
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from accountant.delimited import read_delimited
 from accountant.errors import InputError
 from accountant.signing import OwnerKey
 
@@ -34,25 +34,16 @@ def fingerprint_columns(columns: Mapping[str, Iterable[object]], key: OwnerKey) 
     return _fingerprint(names, zip(*(by_name[name] for name in names), strict=True), key)
 
 
-def fingerprint_csv(path: str | Path, key: OwnerKey) -> str:
-    """The fingerprint of a CSV file with a header line; the same as of its columns."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            records = [record for record in reader if record]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError("data file", "must be a readable CSV file", str(path), str(error)) from None
-    ragged = [number for number, record in enumerate(records, start=2) if len(record) != len(header)]
-    if not header or ragged:
-        raise InputError(
-            "data file",
-            f"must have {len(header)} values in every record",
-            f"another number in record {ragged[0]}" if ragged else "an empty file",
-        )
-    if len(set(header)) != len(header):
-        raise InputError("data file", "must have different column names", header)
-    return fingerprint_columns({name: [record[i] for record in records] for i, name in enumerate(header)}, key)
+def fingerprint_csv(
+    path: str | Path, key: OwnerKey, *, delimiter: str = ",", quote: str = '"', encoding: str = "utf-8"
+) -> str:
+    """The fingerprint of a CSV file with a header line; the same as of its columns.
+
+    The file is read as for training (`accountant.delimited`): what cannot be read exactly has no fingerprint.
+    """
+    table = read_delimited(Path(path), delimiter=delimiter, quote=quote, encoding=encoding)
+    values = zip(*table.records, strict=True) if table.records else ((),) * len(table.header)
+    return fingerprint_columns(dict(zip(table.header, values, strict=True)), key)
 
 
 def key_of(fingerprint: str) -> str:

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("privfair", deadline=None)  # no test depends on how fast the machine is
+settings.load_profile("privfair")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -41,6 +41,8 @@ def set_budget(
     data: Annotated[
         Path | None, typer.Option(help="The CSV file: binds the budget to this data (needs --key).")
     ] = None,
+    delimiter: Annotated[str, typer.Option(help="What separates the values of the CSV file.")] = ",",
+    encoding: Annotated[str, typer.Option(help="How the CSV file's text is encoded.")] = "utf-8",
     changed: Annotated[
         bool, typer.Option("--changed", help="The data behind this name changed; what was spent stays spent.")
     ] = False,
@@ -64,7 +66,7 @@ def set_budget(
     Budget(epsilon, delta, as_adjacency(adjacency or "add-or-remove"), as_unit(unit or "record"), people)
     require_name("dataset", name)
     require_text("reason", reason, empty=True)
-    fingerprint = _fingerprint(data, owner)
+    fingerprint = _fingerprint(data, owner, delimiter, encoding)
     with _open_to_write(ledger, owner, binds=data is not None) as books:
         before = books.dataset(name)
         known = before.neighbouring
@@ -148,7 +150,7 @@ _SIGNED_FROM_THE_START = (
 )
 
 
-def _fingerprint(data: Path | None, owner: OwnerKey | None) -> str:
+def _fingerprint(data: Path | None, owner: OwnerKey | None, delimiter: str, encoding: str) -> str:
     """The data's fingerprint; "" when none was given."""
     from accountant.fingerprint import fingerprint_csv
 
@@ -156,7 +158,7 @@ def _fingerprint(data: Path | None, owner: OwnerKey | None) -> str:
         return ""
     if owner is None:
         raise InputError("--key", "must be given with --data", None, "Make one: privfair budget new-key owner.key")
-    return fingerprint_csv(data, owner)
+    return fingerprint_csv(data, owner, delimiter=delimiter, encoding=encoding)
 
 
 def _print(books: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:

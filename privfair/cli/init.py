@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 from collections.abc import Sequence
@@ -21,12 +20,9 @@ from privfair.cli.books import JsonOption
 if TYPE_CHECKING:
     from privfair.datasets.guess import Guess
 
-DELIMITERS = ",;\t|"
-LINES_COMPARED = 20
-
 
 def init(
-    path: Annotated[Path, typer.Argument(metavar="CSV", help="A table in UTF-8; its first line names the columns.")],
+    path: Annotated[Path, typer.Argument(metavar="CSV", help="A table; its first line names the columns.")],
     out: Annotated[
         Path | None, typer.Option(help="The file to write; by default the CSV's name with .toml, in this folder.")
     ] = None,
@@ -35,6 +31,7 @@ def init(
         str | None, typer.Option(help="The column of the groups that are to be treated alike.")
     ] = None,
     client: Annotated[str | None, typer.Option(help="The column that says who holds each record.")] = None,
+    encoding: Annotated[str, typer.Option(help="How the table's text is encoded, for example cp1252.")] = "utf-8",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file to write.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,8 +43,10 @@ def init(
 
     Example: privfair init people.csv --label hired
     """
+    from accountant.delimited import find_delimiter
     from privfair.cli.init_file import configuration
     from privfair.datasets.guess import guess
+    from privfair.datasets.number_format import find_format
     from privfair.datasets.tables import read_table
 
     if not path.is_file():
@@ -57,23 +56,27 @@ def init(
         raise InputError("CSV", "must have a first line that names the columns", "an empty file", remedy)
     target = out or Path(path.stem + ".toml")
     _require_free(target, path, force=force)
-    delimiter = _delimiter(path)
-    table = read_table(path, delimiter=delimiter)
+    delimiter = find_delimiter(path, encoding)
+    table = read_table(path, delimiter=delimiter, encoding=encoding)
     _require_names(table.columns, path)
+    form, table = find_format(table)
     found = guess(table, label=label, sensitive=sensitive, client=client)
-    _write(target, configuration(str(path), delimiter, found), force=force)
+    read = {"delimiter": (delimiter, ","), "encoding": (encoding, "utf-8"), **form.options}
+    options = {option: given for option, (given, usual) in read.items() if given != usual}
+    _write(target, configuration(str(path), options, found), force=force)
     if as_json:
         about = {
-            "out": str(target), "path": str(path), "delimiter": delimiter, "records": found.records,
+            "out": str(target), "path": str(path), "delimiter": delimiter, "encoding": encoding,
+            "decimal": form.decimal, "thousands": form.thousands, "records": found.records,
             "label": found.label, "task": found.task, "positive": found.positive, "sensitive": found.sensitive,
             "client": found.client, "features": list(found.features), "left_out": dict(found.left_out),
-            "reasons": dict(found.reasons), "public": False, "renamed": list(table.renamed),
+            "reasons": dict(found.reasons), "public": False, "notes": list(table.notes),
             "without_group": found.columns[found.sensitive].missing,
             "in_small_groups": found.columns[found.sensitive].rare,
         }  # fmt: skip
         print(json.dumps(about))
         return
-    _print(found, target, table.renamed)
+    _print(found, target, [*form.notes, *table.notes])
 
 
 def _require_free(target: Path, source: Path, *, force: bool) -> None:
@@ -92,24 +95,6 @@ def _write(target: Path, text: str, *, force: bool) -> None:
         raise InputError("--out", f"must be a file that can be written ({error.strerror})", str(target)) from None
 
 
-def _delimiter(path: Path) -> str:
-    """The separator that gives the first lines the same number of values, and the most of them."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line, _ in zip(file, range(LINES_COMPARED), strict=False)]
-        rows = {mark: [row for row in csv.reader(lines, delimiter=mark) if row] for mark in DELIMITERS}
-    except (OSError, UnicodeDecodeError, csv.Error):
-        return ","  # reading the table tells what is wrong
-    if not rows[","]:
-        return ","
-
-    def fit(mark: str) -> tuple[bool, bool, int]:
-        widths = [len(row) for row in rows[mark]]
-        return widths[0] > 1, max(widths) <= widths[0], sum(width == widths[0] for width in widths) * widths[0]
-
-    return max(DELIMITERS, key=fit)
-
-
 def _require_names(columns: tuple[str, ...], path: Path) -> None:
     """Nothing, if the first line holds names: a record's values must not be taken for names and written down."""
     from privfair.datasets.columns import numbers
@@ -123,7 +108,7 @@ def _require_names(columns: tuple[str, ...], path: Path) -> None:
         )
 
 
-def _print(found: Guess, target: Path, renamed: Sequence[str]) -> None:
+def _print(found: Guess, target: Path, notes: Sequence[str]) -> None:
     """The roles of the columns, what to check, and the next step."""
     from privfair.datasets.profile import RARE
 
@@ -146,12 +131,12 @@ def _print(found: Guess, target: Path, renamed: Sequence[str]) -> None:
     groups = found.columns[found.sensitive]
     if groups.missing:
         told = f"{groups.missing} of {found.records} records have no {found.sensitive}: they are a group of their own, "
-        console.print(Text(told + "“other”, until the column is declared with unknown = “drop”."))
+        console.print(Text(told + "“other”, which can set the largest gap, unless unknown = “drop” is set."))
     if groups.rare:
         told = f"{groups.rare} of {found.records} records are in groups of fewer than {RARE}, which the declaration in "
         console.print(Text(told + "the file does not name: add those that exist, or their records are left out by it."))
-    if renamed:
-        console.print(Text(f"Named more than once, and called otherwise here: {', '.join(renamed)}."))
+    for note in notes:
+        console.print(Text(note))
     console.print(Text(f"Written: {target}"), soft_wrap=True)  # lines to copy: never wrapped
     console.print(Text(f"Check the guesses in it, then: privfair train {shlex.quote(str(target))}"), soft_wrap=True)
     console.print(

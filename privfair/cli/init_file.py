@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from privfair.datasets.guess import GROUPS, Guess
 from privfair.datasets.profile import RARE
@@ -60,8 +60,8 @@ def key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
-def configuration(path: str, delimiter: str, guess: Guess) -> str:
-    """The whole file."""
+def configuration(path: str, options: Mapping[str, str], guess: Guess) -> str:
+    """The whole file; `options` say how the table is written."""
     lines = [
         f"# privfair train on {quoted(path)}, written by privfair init after looking at {guess.records} records.",
         "# Everything marked GUESS was guessed by names and values. CHECK it: a wrong column gives a wrong answer.",
@@ -70,8 +70,7 @@ def configuration(path: str, delimiter: str, guess: Guess) -> str:
         'name = "csv"',
         f"path = {quoted(path)}  # seen from the folder in which privfair train is started",
     ]
-    if delimiter != ",":
-        lines.append(f"delimiter = {quoted(delimiter)}")
+    lines += [f"{option} = {quoted(value)}" for option, value in options.items()]
     lines += [*_roles(guess), "", *_features(guess), *PUBLIC.format(rare=RARE).splitlines(), *_schema(guess)]
     return "\n".join(lines) + "\n" + REST.format(notions=NOTIONS[guess.task])
 
@@ -84,7 +83,7 @@ def _roles(guess: Guess) -> Iterable[str]:
         yield f"positive = {quoted(guess.positive)}  # (*) GUESS: the label that counts as 1; every other one is 0"
     yield f"sensitive = {quoted(guess.sensitive)}  # {_why(guess, 'sensitive')}: the groups to treat alike; or a list"
     if guess.columns[guess.sensitive].missing:
-        yield '# CHECK: records without it are a group of their own, "other"; unknown = "drop" in a schema drops them'
+        yield '# unknown = "drop"  # (*) CHECK: records without it are a group of their own, "other"; this drops them'
     if guess.client is not None:
         yield f"client = {quoted(guess.client)}  # {_why(guess, 'client')}: who holds the record"
     else:

@@ -41,7 +41,7 @@ def load(*, seed: int = 0, test_fraction: float = 0.25, attribute_as_feature: bo
     """
     with_race = flag("attribute_as_feature", attribute_as_feature)
     path, file_notes = require("compas", FILE)
-    whole = read_table(path)
+    whole = read_table(path, one_name_twice=True)
     table = whole.where(_kept(whole))
     columns = (RACE, *FEATURES) if with_race else FEATURES
     dropped = f"{len(whole) - len(table)} of {len(whole)} rows dropped: ProPublica's filter, and races other than two."

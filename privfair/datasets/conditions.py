@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,15 @@ _RULE = re.compile(r"^(?P<column>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>)\s*(?P<va
 REMEDY = 'Write "column", a column of 0 and 1, or "column op value", op one of ==, !=, <, <=, >, >=.'
 
 
-def plain_columns(conditions: Mapping[str, str], columns: Sequence[str]) -> set[str]:
+def plain_columns(conditions: Mapping[str, str], table: Table) -> set[str]:
     """The columns that are conditioning sets themselves, and so no features by default."""
-    return {rule for rule in conditions.values() if rule in columns}
+    return {rule for rule in conditions.values() if rule in table}
+
+
+def compared_columns(conditions: Mapping[str, str], table: Table) -> list[str]:
+    """The columns that are compared with numbers."""
+    rules = [_RULE.match(rule.strip()) for rule in conditions.values() if isinstance(rule, str) and rule not in table]
+    return [rule["column"] for rule in rules if rule and not np.isnan(numbers([rule["value"].strip("'\"")])[0])]
 
 
 def membership(table: Table, conditions: Mapping[str, str]) -> NDArray[np.bool_]:
@@ -45,13 +51,13 @@ def membership(table: Table, conditions: Mapping[str, str]) -> NDArray[np.bool_]
 def _members(table: Table, name: str, rule: Any) -> NDArray[np.bool_]:
     if not isinstance(rule, str):
         raise InputError(f"condition {name}", "must be text", rule, REMEDY)
-    if rule in table.columns:
+    if rule in table:
         return np.array([value.casefold() in TRUE for value in table.column(rule)], dtype=np.bool_)
     parts = _RULE.match(rule.strip())
     if parts is None:
         raise InputError(f"condition {name}", "must be a column or a comparison", rule, REMEDY)
     column, value = parts["column"], parts["value"].strip("'\"")
-    if column not in table.columns:
+    if column not in table:
         rule = "must be about a column of the file"
         raise InputError(f"condition {name}", rule, column, nearest(column, table.columns))
     compare = COMPARISONS[parts["comparison"]]

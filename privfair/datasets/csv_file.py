@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 from accountant.errors import InputError
 from privfair.datasets.assembly import assemble
 from privfair.datasets.catalogue import Dataset
-from privfair.datasets.columns import Categorical, Column, encode_all
-from privfair.datasets.conditions import TRUE, membership
-from privfair.datasets.csv_notes import condition_notes, feature_note, group_notes, other_group_note, renamed_note
+from privfair.datasets.columns import Categorical, Column, Numeric, encode_all
+from privfair.datasets.conditions import TRUE, compared_columns, membership
+from privfair.datasets.csv_notes import condition_notes, feature_note, group_notes, other_group_note
 from privfair.datasets.declared import Declaration, read_declaration, read_task
 from privfair.datasets.encoder import Encoder
 from privfair.datasets.inference import infer_column, infer_groups, is_missing
 from privfair.datasets.labels import binary_labels, regression_labels
-from privfair.datasets.options import nearest
+from privfair.datasets.number_format import NumberFormat, mixed_note, require_format
+from privfair.datasets.options import choice, nearest
 from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.roles import Roles, choose_features, read_roles
 from privfair.datasets.split import held_out
@@ -31,6 +32,7 @@ INFERRED = (
 )
 
 MARKS = (*sorted(TRUE), "test")
+UNKNOWN = ("other", "drop", "error")
 
 
 def load(
@@ -50,10 +52,19 @@ def load(
     positive: Any = None,
     label_range: Sequence[float] | None = None,
     delimiter: str = ",",
+    quote: str = '"',
+    encoding: str = "utf-8",
+    decimal: str | None = None,
+    thousands: str | None = None,
+    unknown: str | None = None,
 ) -> Federation:
     """The records of a CSV file at the clients that one of its columns names.
 
-    File: `path`, in UTF-8, the first line naming the columns, values separated by `delimiter`.
+    File: `path`, the first line naming the columns, every name once; every record has as many values, separated by
+    `delimiter`, in quotes where one is in them (`quote`; "" for none). It is text in UTF-8, or in another `encoding`.
+    A record that cannot be read exactly is an error with its line number.
+    Numbers: `decimal` and `thousands` are the marks in them, for example "," and "." in 1.234,5. Numbers in another
+    format are an error, unless `decimal` = "." says that they are categories.
     Columns: `label`; `sensitive`, one or a list; `client` (without it there is one client, "all"); `features`, by
     default all the rest (with a schema: all declared ones) except those used otherwise; `test`, 1 for test records
     (without it the split is decided by a hash of each record's text, or of its `id` column, so that a person's records
@@ -64,15 +75,19 @@ def load(
     Encoding: numbers are clipped to their range and mapped to [−1, 1]; missing and non-finite ones become the middle,
     0. Categories are 0/1 columns; missing and undeclared ones are "other" (a declared column may drop such records
     instead: unknown = "drop"). Records without a label or a client are dropped. The notes count all of that.
+    Groups: without a schema, records without a value of a sensitive column are a group of their own, "other"; with
+    `unknown` = "drop" they are left out, with "error" there must be none.
     """
-    table = _read(path, delimiter)
+    table = _read(path, delimiter, quote, encoding)
+    form = NumberFormat.read(decimal, thousands)
     roles = read_roles(table, label, sensitive, client, test, id, {} if conditions is None else conditions)
-    declaration = _declaration(schema, task, positive, label_range)
+    declaration = _declaration(schema, task, positive, label_range, unknown)
     known = choose_features(table, roles, features, declaration)
-    notes = [*([INFERRED] if declaration.inferred else []), *renamed_note(table.renamed)]
+    notes = [*([INFERRED] if declaration.inferred else []), *table.notes]
     if features is None:
-        notes.append(feature_note(known, roles, table.columns, declared=not declaration.inferred))
-    table, dropped = _usable(table, roles, declaration, [*known, *roles.sensitive])
+        notes.append(feature_note(known, roles, table, declared=not declaration.inferred))
+    table = _with_points(table, known, roles, declaration, form, categories=decimal == ".")
+    table, dropped = _usable(table, roles, declaration, [*known, *roles.sensitive], unknown)
     columns = [_column(name, table, declaration) for name in known]
     groups = [_groups(name, table, declaration) for name in roles.sensitive]
     labels, ends, label_notes = _labels(table, roles, declaration)
@@ -86,7 +101,15 @@ def load(
     attributes = tuple(SensitiveAttribute(group.name, group.all_values) for group in groups)
     codes = np.column_stack([group.codes(table.column(group.name)) for group in groups])
     members = membership(table, roles.conditions)
-    notes += [*encoding_notes, *(n for group in groups for n in other_group_note(group, table.column(group.name)))]
+    if declaration.inferred:
+        texts = (column.name for column in columns if isinstance(column, Categorical))
+        notes += [note for name in texts for note in mixed_note(name, table.column(name), form)]
+    notes += encoding_notes
+    notes += [
+        note
+        for group in groups
+        for note in other_group_note(group, table.column(group.name), declared=not declaration.inferred)
+    ]
     notes += [*group_notes(attributes, codes), *condition_notes(tuple(roles.conditions), members), *split_notes]
     positive = "" if declaration.positive is None else str(declaration.positive)
     return assemble(
@@ -102,31 +125,56 @@ def load(
     )
 
 
-def _read(path: Any, delimiter: Any) -> Table:
+def _read(path: Any, delimiter: Any, quote: Any, encoding: Any) -> Table:
     """The table in the file."""
     if not isinstance(path, str | Path):
         raise InputError("path", "must be the path of a CSV file, as text", path)
     if not Path(path).is_file():
         raise InputError("path", "must be a CSV file that exists", str(path))
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
-        raise InputError("delimiter", "must be one character, no line break and no quote", delimiter)
-    return read_table(Path(path), delimiter=delimiter)
+    return read_table(Path(path), delimiter=delimiter, quote=quote, encoding=encoding)
 
 
-def _declaration(schema: Any, task: Any, positive: Any, label_range: Any) -> Declaration:
+def _declaration(schema: Any, task: Any, positive: Any, label_range: Any, unknown: Any) -> Declaration:
     """The declared schema, or one without columns, which are then inferred."""
+    if unknown is not None:
+        choice("unknown", unknown, UNKNOWN)
     if schema is None:
         return Declaration(*read_task(task, positive, label_range))
-    if task != "binary" or positive is not None or label_range is not None:
+    if task != "binary" or any(option is not None for option in (positive, label_range, unknown)):
         rule = "must stand in the schema, not beside it"
-        raise InputError("task, positive, label_range", rule, (task, positive, label_range))
+        raise InputError("task, positive, label_range, unknown", rule, (task, positive, label_range, unknown))
     declaration = read_declaration(schema)
     if declaration.task == "regression" and declaration.label_range is None:
         raise InputError("label_range", "must be declared for a regression task", None, "For example [0, 100].")
     return declaration
 
 
-def _usable(table: Table, roles: Roles, declaration: Declaration, used: list[str]) -> tuple[Table, list[str]]:
+def _with_points(
+    table: Table, features: list[str], roles: Roles, declaration: Declaration, form: NumberFormat, *, categories: bool
+) -> Table:
+    """The table with a decimal point in the numbers of every column that is used as numbers.
+
+    A column that is written in another format is an error, unless what looks like numbers are `categories`.
+    """
+    declared = declaration.columns or {}
+    must = {name for name, column in declared.items() if isinstance(column, Numeric)}
+    label = {roles.label} if declaration.task == "regression" else set()
+    must |= label
+    rewritten = {}
+    for name in dict.fromkeys([*features, *compared_columns(roles.conditions, table), *label]):
+        if name not in table or isinstance(declared.get(name), Categorical):
+            continue
+        values = table.column(name)
+        if name in must or not categories:
+            require_format(name, values, form, declared=name in must)
+        if not form.usual and (name in must or form.reads(values)):
+            rewritten[name] = list(map(form.plain, values))
+    return table.rewritten(rewritten)
+
+
+def _usable(
+    table: Table, roles: Roles, declaration: Declaration, used: list[str], unknown: str | None
+) -> tuple[Table, list[str]]:
     """The records with a client and no value for which they are to be dropped, and notes on the others."""
     notes = []
     if roles.client is not None:
@@ -139,6 +187,15 @@ def _usable(table: Table, roles: Roles, declaration: Declaration, used: list[str
         kept = [code >= 0 for code in column.codes(table.column(name))] if isinstance(column, Categorical) else []
         if not all(kept):
             notes.append(f"{len(kept) - sum(kept)} records dropped: undeclared value of {name}.")
+            table = table.where(kept)
+    for name in roles.sensitive if unknown in ("drop", "error") else ():
+        kept = [not is_missing(value) for value in table.column(name)]
+        if not all(kept):
+            without = len(kept) - sum(kept)
+            if unknown == "error":
+                remedy = 'Fill them in, or choose data.unknown = "drop" or "other".'
+                raise InputError(f"sensitive column {name}", "must have a value in every record", without, remedy)
+            notes.append(f"{without} records dropped: no value of {name}.")
             table = table.where(kept)
     return table, notes
 

@@ -11,26 +11,22 @@ from privfair.datasets.columns import Categorical
 from privfair.datasets.conditions import plain_columns
 from privfair.datasets.records import SensitiveAttribute
 from privfair.datasets.roles import Roles
+from privfair.datasets.tables import Table
 
 
-def feature_note(features: Sequence[str], roles: Roles, columns: Sequence[str], *, declared: bool) -> str:
+def feature_note(features: Sequence[str], roles: Roles, table: Table, *, declared: bool) -> str:
     """Which columns became features where nobody named any, and for which roles the others were left out."""
     given = [role for role in ("client", "test", "id") if getattr(roles, role) is not None]
-    given += ["conditions"] if plain_columns(roles.conditions, columns) else []
+    given += ["conditions"] if plain_columns(roles.conditions, table) else []
+    given += ["one without a name"] if "" in table and not declared else []
     which = "all declared columns" if declared else "all columns"
     return f"features: {', '.join(features)} ({which} but {', '.join(['label', 'sensitive', *given])})."
 
 
-def renamed_note(renamed: Sequence[str]) -> list[str]:
-    """A note on columns that have the name of an earlier one."""
-    if not renamed:
-        return []
-    return [f"The first line names some columns more than once; the later ones are called {', '.join(renamed)} here."]
-
-
-def other_group_note(column: Categorical, values: Sequence[str]) -> list[str]:
-    """A note on records that are in none of the declared groups."""
-    remedy = f'They are a group of their own; {column.name} = {{ values = […], unknown = "drop" }} leaves them out.'
+def other_group_note(column: Categorical, values: Sequence[str], *, declared: bool) -> list[str]:
+    """A note on records that are in none of the declared groups, or in none at all."""
+    unknown = f'{column.name} = {{ values = […], unknown = "drop" }}' if declared else 'data.unknown = "drop"'
+    remedy = f"They are a group of their own, which can set the largest gap; {unknown} leaves them out."
     return [f"{note} {remedy}" for note in column.unknown_note(values)]
 
 

@@ -12,7 +12,6 @@ from privfair.datasets.columns import numbers
 from privfair.datasets.inference import is_missing
 
 BINARY = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0}
-LABELS_SHOWN = 5
 MOST_BAD = 0.05  # a larger share of other values is a mistake about the column, not a few bad records
 
 
@@ -37,10 +36,10 @@ def binary_labels(
     bad = np.isnan(labels) & ~missing
     allowed = MOST_BAD * len(values) if declared else 0
     if bad.any() and (bad.sum() > max(1, allowed) or not declared or bad.all()):
-        found = sorted({value for value, wrong in zip(values, bad, strict=True) if wrong})
-        example = f"data.positive, for example --set data.positive={found[-1]}"
+        found = {value for value, wrong in zip(values, bad, strict=True) if wrong}
+        example = "data.positive, for example --set data.positive=yes"
         remedy = f'Name the label that counts as 1 ({example}), or choose task = "regression".'
-        raise InputError(f"label {name}", "must be 0 or 1", ", ".join(found[:LABELS_SHOWN]), remedy)
+        raise InputError(f"label {name}", "must be 0 or 1", _others(found), remedy)
     return labels, []
 
 
@@ -48,13 +47,20 @@ def _without_positive(
     name: str, positive: str, values: Sequence[str], missing: NDArray[np.bool_], *, declared: bool
 ) -> list[str]:
     """A note, or where the schema is inferred an error, that there are labels and none is the positive one."""
-    found = sorted({value for value, none in zip(values, missing, strict=True) if not none})
+    found = {value for value, none in zip(values, missing, strict=True) if not none}
     if not found:
         return []
     if declared:
         return [f"{name}: no record has the positive label {positive!r}; all labels are 0."]
-    shown = ", ".join(map(repr, found[:LABELS_SHOWN])) + (", …" if len(found) > LABELS_SHOWN else "")
-    raise InputError("positive", f"must be one of the labels in the column {name}", positive, f"Labels found: {shown}.")
+    near = [label for label in found if label.casefold() == positive.casefold()]
+    remedy = f"The column has {_others(found)}."
+    remedy += " Capital and small letters are different: one of them differs in that only." if near else ""
+    raise InputError("positive", f"must be one of the labels in the column {name}", positive, remedy)
+
+
+def _others(found: set[str]) -> str:
+    """How many labels there are, for an error: what they are stays with the records."""
+    return f"{len(found)} other " + ("value" if len(found) == 1 else "values")
 
 
 def regression_labels(
@@ -65,7 +71,7 @@ def regression_labels(
     labels[~np.isfinite(labels)] = np.nan
     known = labels[~np.isnan(labels)]
     if known.size == 0:
-        raise InputError(f"label {name}", "must be a number", ", ".join(list(values)[:LABELS_SHOWN]))
+        raise InputError(f"label {name}", "must be a number", f"none in {len(values)} records")
     if label_range is None:
         low, high = float(known.min()), float(known.max())
         label_range = (low, high) if low < high else (low - 1.0, high + 1.0)

@@ -9,12 +9,17 @@ from typing import Any
 
 from accountant.errors import InputError, require_finite
 
+MOST_LISTED = 20
+LONGEST = 100
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A remedy that suggests the nearest known word, or lists them all."""
+    """A remedy that suggests the nearest known word, or lists the first of them."""
     words = list(known)
-    close = get_close_matches(word, words, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"There are: {', '.join(words) or 'none'}."
+    close = get_close_matches(word[:LONGEST], words, n=1)
+    more = f", … ({len(words)} in all)" if len(words) > MOST_LISTED else ""
+    listed = ", ".join(name if len(name) <= LONGEST else name[:LONGEST] + "…" for name in words[:MOST_LISTED])
+    return f"Did you mean {close[0]!r}?" if close else f"There are: {listed or 'none'}{more}."
 
 
 def choice(name: str, value: Any, known: Iterable[str]) -> str:

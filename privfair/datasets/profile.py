@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from privfair.datasets.columns import numbers
 from privfair.datasets.inference import is_missing
+from privfair.datasets.number_format import NumberFormat, unread_format
 
 Kind = Literal["empty", "constant", "numeric", "categories", "identity", "place", "text", "mixed", "wide"]
 MOST_CATEGORIES = 30  # fewer than the loader takes: with more values than that they are names rather than kinds
@@ -30,7 +31,6 @@ IDENTITY = frozenset((
 PLACE = frozenset((
     "zip", "zipcode", "postcode", "postal", "postalcode", "plz", "pincode", "latitude", "longitude",
 ))  # fmt: skip
-_DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 REASONS: dict[Kind, str] = {
     "empty": "it has no values",
     "constant": "it has one value only",
@@ -87,8 +87,8 @@ def profile(name: str, values: Sequence[str]) -> Profile:
         return Profile(name, kind, len(counts), _common(few, counts), ends, missing=missing, rare=rare)
     listed = _common(sorted(counts), counts) if kind == "categories" else ()
     reason = REASONS.get(kind, "")
-    if kind == "text" and sum(map(bool, map(_DECIMAL_COMMA.fullmatch, present))) > MOSTLY * len(present):
-        reason = "its numbers have a decimal comma, which is read as text: write them with a point"
+    if kind in ("text", "categories") and unread_format(values, NumberFormat()) is not None:
+        reason = "its numbers are written in another way than those of other columns: write all of them alike"
     unusual = sum(count < RARE for count in counts.values())
     if kind == "categories" and unusual > max(MOST_RARE, len(counts) - unusual):
         reason = "most of its values are rare: names or codes"

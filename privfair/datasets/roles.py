@@ -38,7 +38,7 @@ def read_roles(
     given = [("label", label), *(("sensitive", name) for name in attributes)]
     given += [(role, name) for role, name in (("client", client), ("test", test), ("id", identity)) if name is not None]
     for role, name in given:
-        if name not in table.columns:
+        if name not in table:
             remedy = nearest(str(name), table.columns)
             if len(table.columns) == 1:
                 remedy += ' If another character than a comma separates the values, name it: delimiter = ";".'
@@ -52,7 +52,8 @@ def choose_features(table: Table, roles: Roles, features: Any, declaration: Decl
     """The names of the columns that are features."""
     if features is None:
         used = {roles.label, roles.client, roles.test, roles.id, *roles.sensitive}
-        used |= plain_columns(roles.conditions, table.columns)
+        used |= plain_columns(roles.conditions, table)
+        used |= {""}  # a column without a name holds the numbers of the rows
         candidates = table.columns if declaration.columns is None else tuple(declaration.columns)
         names = [name for name in candidates if name not in used]
     else:
@@ -62,6 +63,6 @@ def choose_features(table: Table, roles: Roles, features: Any, declaration: Decl
     if roles.label in names:
         raise InputError("features", "must not hold the label", roles.label)
     for name in names:
-        if name not in table.columns:
+        if name not in table:
             raise InputError("features", "must be columns of the file", name, nearest(str(name), table.columns))
     return names

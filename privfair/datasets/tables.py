@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from accountant.delimited import Delimited, read_delimited
 from accountant.errors import InputError
 from privfair.datasets.options import nearest
 
@@ -18,27 +18,42 @@ class Table:
 
     columns: tuple[str, ...]
     rows: list[list[str]]
-    renamed: tuple[str, ...] = ()  # columns whose name in the file is also that of an earlier one
+    notes: tuple[str, ...] = ()  # what the owner of the file should know about how it was read
 
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self.rows)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a column of this name."""
+        return isinstance(name, str) and name in self._places
+
     def column(self, name: str) -> Sequence[str]:
         """The values of one column."""
-        if name not in self.columns:
+        if name not in self:
             raise InputError(f"column {name}", "must be in the table", name, nearest(name, self.columns))
-        return self._by_column[name]
+        return self._values[self._places[name]]
 
     @cached_property
-    def _by_column(self) -> dict[str, Sequence[str]]:
+    def _places(self) -> Mapping[str, int]:
+        """Where every column is: a search through the names for each of them would be quadratic in the columns."""
+        return {name: place for place, name in enumerate(self.columns)}
+
+    @cached_property
+    def _values(self) -> Sequence[Sequence[str]]:
         """The values of every column; made once, as walking over the rows is the slow part."""
-        values = zip(*self.rows, strict=True) if self.rows else ((),) * len(self.columns)
-        return dict(zip(self.columns, values, strict=True))
+        return list(zip(*self.rows, strict=True)) if self.rows else ((),) * len(self.columns)
 
     def where(self, kept: Iterable[bool]) -> Table:
         """The rows for which `kept` is true."""
         return replace(self, rows=[row for row, keep in zip(self.rows, kept, strict=True) if keep])
+
+    def rewritten(self, columns: Mapping[str, Sequence[str]]) -> Table:
+        """The same table with other values in these columns."""
+        values = list(self._values)
+        for name, written in columns.items():
+            values[self._places[name]] = written
+        return replace(self, rows=[list(row) for row in zip(*values, strict=True)]) if columns else self
 
     def contents(self) -> list[bytes]:
         """Each row as bytes; different rows give different bytes."""
@@ -46,32 +61,43 @@ class Table:
 
 
 def read_table(
-    path: Path, *, columns: Sequence[str] | None = None, delimiter: str = ",", comment: str | None = None
+    path: Path,
+    *,
+    columns: Sequence[str] | None = None,
+    delimiter: str = ",",
+    quote: str = '"',
+    encoding: str = "utf-8",
+    comment: str | None = None,
+    one_name_twice: bool = False,
 ) -> Table:
-    """The table in a delimited text file, in UTF-8; without `columns` its first line names them.
+    """The table in a delimited text file, read strictly; without `columns` its first line names them.
 
-    Empty lines are skipped, and lines that begin with `comment`. A short row is filled up with empty values.
+    `accountant.delimited` says what is an error. With `one_name_twice` later columns of one name get .1, .2, …
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = (line for line in file if comment is None or not line.startswith(comment))
-            rows = [list(map(str.strip, row)) for row in csv.reader(lines, delimiter=delimiter) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        remedy = "It must be a text file in UTF-8 with one record per line."
-        raise InputError(f"file {path.name}", f"must be readable ({error})", str(path), remedy) from None
-    if columns is None:
-        if not rows:
-            raise InputError(f"file {path.name}", "must have a first line that names the columns", "an empty file")
-        written, rows = rows[0], rows[1:]
-        names = _unique(written)
-    else:
-        written, names = list(columns), tuple(columns)
-    for number, row in enumerate(rows, start=1):
-        if len(row) > len(names):
-            rule = f"must have {len(names)} values in every record; record {number} has {len(row)}"
-            raise InputError(f"file {path.name}", rule, delimiter.join(row)[:80], "A value with a comma needs quotes.")
-        row.extend([""] * (len(names) - len(row)))
-    return Table(names, rows, tuple(name for name, found in zip(names, written, strict=True) if name != found))
+    found = read_delimited(
+        path,
+        delimiter=delimiter,
+        quote=quote,
+        encoding=encoding,
+        width=None if columns is None else len(columns),
+        comment=comment,
+        one_name_twice=one_name_twice,
+    )
+    names = _unique([name.strip() for name in found.header]) if columns is None else tuple(columns)
+    return Table(names, [list(map(str.strip, record)) for record in found.records], tuple(_notes(found)))
+
+
+def _notes(found: Delimited) -> Iterable[str]:
+    """What in the file may not be what its owner means, though every record could be read."""
+    if found.without_name:
+        places = ", ".join(map(str, found.without_name))
+        yield f"Columns without a name and without values were left out: {places}."
+    if found.spread:
+        first, last = found.spread[0]
+        yield (
+            f"{len(found.spread)} records have a line break in a quoted value, the first on lines {first} to {last}. "
+            "If they should not, quotes are missing or too many there."
+        )
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ def _require_its_name(ledger: Ledger, config: Config, key: OwnerKey | None, data
     others = {state.fingerprint: state.name for state in ledger.datasets() if state.fingerprint}
     if key is None or not isinstance(path, str) or not others:
         return
-    known = others.get(fingerprint_csv(path, key))
+    known = others.get(_of_file(config, path, key))
     if known not in (None, dataset):
         raise Refused(
             f"These data are in the ledger as {known!r}, and spend from there: set privacy.dataset = {known!r}."
@@ -233,4 +233,12 @@ def _fingerprint(config: Config, registered: str, key: OwnerKey | None, dataset:
     if key is None or not isinstance(path, str):
         remedy = "Train from the CSV file (data.name = csv) and give the owner's key (run.key)."
         raise Refused(f"Dataset {dataset!r} is bound to its data, and this run cannot show that it uses them. {remedy}")
-    return fingerprint_csv(path, key)
+    return _of_file(config, path, key)
+
+
+def _of_file(config: Config, path: str, key: OwnerKey) -> str:
+    """The fingerprint of the file, read as for training."""
+    given = {
+        name: config.data.options[name] for name in ("delimiter", "quote", "encoding") if name in config.data.options
+    }
+    return fingerprint_csv(path, key, **given)

@@ -36,7 +36,9 @@ class TestDeclared:
 
     def test_no_single_value_is_an_error(self, write) -> None:
         """One bad record must not stop a client: the error would tell about it."""
-        bad = "1,nan,,x,1,north\n2,-inf,?,,0,north\n3,1e999,clerk,f,?,north\n4,abc,clerk,f,1,\n5,9999,clerk,f,0,a\n6\n"
+        bad = (
+            "1,nan,,x,1,north\n2,-inf,?,,0,north\n3,1e999,clerk,f,?,north\n4,abc,clerk,f,1,\n5,9999,clerk,f,0,a\n6,,,,,"
+        )
         federation = load("csv", path=write(PEOPLE.splitlines()[0] + "\n" + bad), schema=SCHEMA, **ROLES)
         records = Records.concatenate([federation.pooled_train(), federation.pooled_test()])
         assert len(records) == 3
@@ -50,7 +52,7 @@ class TestDeclared:
         rows = "".join(f"{i},30,clerk,f,{i % 2},north\n" for i in range(40))
         head = PEOPLE.splitlines()[0] + "\n"
         assert len(pooled(write(head + rows + "41,30,clerk,f,maybe,north\n"), schema=SCHEMA)) == 40
-        with pytest.raises(InputError, match=r"label job must be 0 or 1; found 'clerk'\. Name the label that counts"):
+        with pytest.raises(InputError, match=r"label job must be 0 or 1; found '1 other value'\. Name the label that"):
             load("csv", path=write(head + rows), schema=SCHEMA, label="job", sensitive="sex", features=["age"])
 
     def test_unknown_groups_can_be_dropped(self, write) -> None:
@@ -163,12 +165,13 @@ class TestInferred:
 
     def test_labels_that_are_not_binary_are_refused(self, write) -> None:
         with pytest.raises(
-            InputError, match=r"label repaid must be 0 or 1; found '2'\. .*--set data.positive=2.*regression"
+            InputError,
+            match=r"label repaid must be 0 or 1; found '1 other value'\. .*--set data.positive=yes.*regression",
         ):
             load("csv", path=write(PEOPLE.replace(",0,", ",2,")), **ROLES)
 
     def test_regression_needs_numbers(self, write) -> None:
-        with pytest.raises(InputError, match="label job must be a number; found 'clerk, nurse"):
+        with pytest.raises(InputError, match=r"column job must have numbers.*found '4 of 4 values that are none'"):
             load("csv", path=write(PEOPLE), **{**ROLES, "label": "job"}, task="regression")
 
     def test_too_many_groups_or_categories_are_refused(self, write) -> None:
@@ -329,9 +332,9 @@ class TestShapes:
         ("content", "message"),
         [
             (b"", "must have a first line that names the columns"),
-            (b"a,y,s\n1,0,f,9\n", "must have 3 values in every record; record 1 has 4"),
-            ("a,y,s\n1,0,fräulein\n".encode("latin-1"), "must be readable .*UTF-8"),
-            (b"a,y,s\n1,0," + b"f" * 200_000 + b"\n", "must be readable .*field larger"),
+            (b"a,y,s\n1,0,f,9\n", "line 2 must have 3 values, as the first line names; found 4"),
+            ("a,y,s\n1,0,fräulein\n".encode("latin-1"), "line 2 must be text in utf-8.*Save the file as UTF-8.*cp1252"),
+            (b"a,y,s\n1,0," + b"f" * 200_000 + b"\n", "line 2 must have values of fewer than 131072 characters"),
         ],
     )
     def test_an_unreadable_file_is_explained(self, tmp_path, content, message) -> None:
@@ -343,7 +346,3 @@ class TestShapes:
     def test_a_missing_file_is_explained(self, tmp_path) -> None:
         with pytest.raises(InputError, match="path must be a CSV file that exists"):
             load("csv", path=tmp_path / "none.csv", label="y", sensitive="s")
-
-    def test_columns_of_one_name_are_told_apart(self, write) -> None:
-        federation = load("csv", path=write("a,a,y,s\n1,2,0,f\n3,4,1,m\n"), label="y", sensitive="s")
-        assert federation.schema.features == ("a", "a.1")

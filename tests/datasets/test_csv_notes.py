@@ -26,16 +26,13 @@ def check(path, **options) -> Federation:
 
 class TestPositive:
     def test_a_label_that_nobody_has_is_refused_where_the_schema_is_inferred(self, write) -> None:
-        message = r"positive must be one of the labels in the column repaid; found 'Yes'\. Labels found: 'no', 'yes'\."
+        message = r"positive must be one of the labels in the column repaid; found 'Yes'\. The column has 2 other"
         with pytest.raises(InputError, match=message):
             check(write(PEOPLE), positive="Yes")
 
-    def test_only_a_few_of_many_labels_are_shown(self, write) -> None:
-        with pytest.raises(InputError, match=r"Labels found: '1', '2', '3', '4'\."):
+    def test_labels_are_counted_and_not_shown(self, write) -> None:
+        with pytest.raises(InputError, match=r"found '9'\. The column has 4 other values\.$"):
             check(write(PEOPLE), label="who", positive=9)
-        more = PEOPLE + "5,1,clerk,f,yes,north,0\n6,1,clerk,f,yes,north,0\n"
-        with pytest.raises(InputError, match=r"Labels found: '1', '2', '3', '4', '5', …\."):
-            check(write(more), label="who", positive=9)
 
     def test_it_is_a_note_where_the_schema_is_declared(self, write) -> None:
         federation = check(write(PEOPLE), schema={**SCHEMA, "positive": "Yes"})
