@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "flower"]
+ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "checkpoints", "flower"]
 
 
 def main(names: list[str]) -> int:

@@ -176,7 +176,8 @@ def test_run_directory_and_loading(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = privfair.train(data={"clients": 3, "records": 60}, federation=FAST, out=out)
     assert {p.name for p in out.iterdir() if not p.name.startswith(".")} == {
-        "config.toml", "run.json", "checkpoint.npz", "history.csv", "model.safetensors", "privacy.json", "metrics.json"
+        "config.toml", "run.json", "checkpoint.npz", "history.jsonl", "history.csv", "model.safetensors",
+        "privacy.json", "metrics.json",
     }  # fmt: skip
     assert json.loads((out / "metrics.json").read_text())["accuracy"] == result.accuracy
     assert len(result.history) == 5
