@@ -82,7 +82,7 @@ def one_run(task: tuple[Point, int]) -> tuple[float, float]:
     ]  # fmt: skip
     if method == "centralized":  # the paper's: 1,000 full-gradient steps of 0.05
         overrides += ["federation.rounds=100", "federation.local_epochs=10", "federation.learning_rate=0.05"]
-        overrides += ["federation.learning_rate_decay=1.0"]
+        overrides += ["federation.learning_rate_decay=1.0", "federation.batch_size=1000000"]
     last = run_rounds(build(Config.read(EXAMPLES / f"{name}.toml", overrides))).history[-1]
     return float(last["accuracy"] or 0.0), float(last["statistical_parity"] or 0.0)
 

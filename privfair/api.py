@@ -20,7 +20,7 @@ from privfair.evaluation import Row
 from privfair.experiment import Planned, Report, RunOutcome, run
 from privfair.fairness.notions import Notion
 from privfair.models import build_module, torch_type
-from privfair.run_directory import RunDirectory
+from privfair.run_directory import RunDirectory, readable
 from privfair.setting import Credentials, Setting, build
 from privfair.summary import summarise
 from privfair.trained import TrainedModel
@@ -138,12 +138,20 @@ def load(path: str | Path) -> TrainedModel:
     directory = RunDirectory.open(Path(path))
     config, metrics, weights = directory.read_config(), directory.read_metrics(), directory.read_model()
     about = metrics["model"]
+    with readable(directory.path / "metrics.json", KeyError, TypeError):
+        features, (low, high) = tuple(about["features"]), about["range"]
+        task = TaskKind(about["task"], low, high)
+        encoder = Encoder.from_json(about["encoder"]) if about["encoder"] else None
     dtype = torch_type(config.run.dtype)
-    module = build_module(config.model.name, len(about["features"]), config.model.hidden, config.run.seed, dtype)
-    module.load_state_dict(weights)
-    low, high = about["range"]
-    encoder = Encoder.from_json(about["encoder"]) if about["encoder"] else None
-    return TrainedModel(module, tuple(about["features"]), TaskKind(about["task"], low, high), encoder)
+    module = build_module(config.model.name, len(features), config.model.hidden, config.run.seed, dtype)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError:
+        expected = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items())
+        rule = f"must be of the model that config.toml describes ({expected})"
+        raise InputError("model.safetensors", rule, found) from None
+    return TrainedModel(module, features, task, encoder)
 
 
 def default_directory(config: Config) -> Path:

@@ -152,7 +152,7 @@ def _checkpoint(setting: Setting, state: ServerState, history: list[Row], second
         algorithm=state.algorithm,
         replica=setting.replica.state(),
         client_state=dict(backend.client_state()),
-        history=tuple(history),
+        history=history,
         bytes_up=backend.bytes_up,
         bytes_down=backend.bytes_down,
         seconds=seconds,

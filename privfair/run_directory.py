@@ -26,10 +26,12 @@ from privfair.config import Config
 from privfair.evaluation import Row
 from privfair.interfaces import Absence
 from privfair.messages import Evaluation
-from privfair.storage import read_arrays, write_arrays, write_bytes, write_json
+from privfair.storage import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
 from privfair.terms import Terms
+from privfair.trained import read_weights, weights_digest, weights_file
 
-FORMAT = 3
+FORMAT = 4
+FORMAT_WITHOUT_LOG = 3  # of earlier versions: history and absences are in the checkpoint itself
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Checkpoint:
     algorithm: Mapping[str, FloatArray]
     replica: Mapping[str, FloatArray]
     client_state: Mapping[str, FloatArray]
-    history: tuple[Row, ...]
+    history: Sequence[Row]
     bytes_up: int
     bytes_down: int
     seconds: float
@@ -52,12 +54,42 @@ class Checkpoint:
     absent: tuple[Absence, ...] = ()
 
 
+class _Log:
+    """history.jsonl: the lines of the history and the absences so far, one JSON object each, in the order they came.
+
+    A checkpoint only says how much of it counts, so that the cost of a checkpoint does not grow with the rounds.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Empty; no file is touched."""
+        self.file = GrowingFile(folder / "history.jsonl")
+        self.history = self.absent = 0  # how many of each are in it
+
+    def extend(self, history: Sequence[Row], absent: Sequence[Absence]) -> None:
+        """Append what is new: both only grow."""
+        if len(history) < self.history or len(absent) < self.absent:
+            raise ValueError("history and absences of a run must only grow")
+        new: list[dict[str, Any]] = [{"row": row} for row in history[self.history :]]
+        new += [{"absent": asdict(absence)} for absence in absent[self.absent :]]
+        self.file.append("".join(json.dumps(line) + "\n" for line in new).encode())
+        self.history, self.absent = len(history), len(absent)
+
+    def read(self, size: int, digest: str) -> tuple[tuple[Row, ...], tuple[Absence, ...]]:
+        """What counts, and will be appended to."""
+        lines = [json.loads(line) for line in self.file.read(size, digest).splitlines()]
+        history = tuple(line["row"] for line in lines if "row" in line)
+        absent = tuple(Absence(**line["absent"]) for line in lines if "absent" in line)
+        self.history, self.absent = len(history), len(absent)
+        return history, absent
+
+
 class RunDirectory:
     """One run on disk."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is touched yet."""
         self.path = path
+        self._log: _Log | None = None  # known after the first checkpoint is read or written
 
     @staticmethod
     def create(path: Path, config: Config) -> RunDirectory:
@@ -86,22 +118,39 @@ class RunDirectory:
         """The run's resolved configuration."""
         return Config.read(self.path / "config.toml")
 
+    def read_privacy(self) -> dict[str, Any]:
+        """The privacy statement."""
+        return self._read_json("privacy.json")
+
     def read_metrics(self) -> dict[str, Any]:
         """The final figures; they are written last, so a run that has them is complete."""
         path = self.path / "metrics.json"
         if not path.is_file():
             raise InputError("run", "must be finished", str(self.path), "Continue it with --resume.")
-        with _readable(path):
+        metrics = self._read_json("metrics.json")
+        missing = [name for name in ("data", "figures", "model", "privacy") if name not in metrics]
+        if missing:
+            raise InputError("metrics.json", "must be whole", f"no {missing[0]!r} in {path}")
+        return metrics
+
+    def digest(self, name: str) -> str:
+        """The SHA-256 of one of the files."""
+        with readable(self.path / name):
+            return hashlib.sha256((self.path / name).read_bytes()).hexdigest()
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        with readable(path, TypeError):
             return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def read_model(self) -> dict[str, Any]:
-        """The weights of the trained model, by name."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        path = self.path / "model.safetensors"
-        with _readable(path, SafetensorError):
-            return dict(load_file(path))
+        """The weights of the trained model, by name: those that metrics.json has the digest of, where it has one."""
+        weights, path = read_weights(self.path / "model.safetensors"), str(self.path)
+        known = self.read_metrics().get("model", {}).get("digest")  # earlier versions wrote none
+        if known is not None and known != weights_digest(weights):
+            rule, remedy = "must be the model of this run", "The file was replaced or changed. Train again."
+            raise InputError("model.safetensors", rule, f"another than that of metrics.json in {path}", remedy)
+        return weights
 
     def write_identity(self, run: str, keys: KeyPair | None, ledger_id: str | None) -> None:
         """Keep the run's name, its ledger's, a digest of its configuration and, where it has its own, its keys."""
@@ -121,10 +170,10 @@ class RunDirectory:
     def read_identity(self) -> tuple[str, KeyPair | None, str | None] | None:
         """What `write_identity` kept; None where the run was interrupted before it."""
         path, keys = self.path / "run.json", self.path / "keys"
-        if not path.is_file():
+        if not path.is_file() and not (self.path / "checkpoint.npz").is_file():
             shutil.rmtree(keys, ignore_errors=True)  # nothing was encrypted with them yet
             return None
-        with _readable(path, KeyError):
+        with readable(path, KeyError, TypeError):
             about = json.loads(path.read_text(encoding="utf-8"))
             run, ledger_id, digest = str(about["run"]), about["ledger"], about["configuration"]
         if not (self.path / "metrics.json").is_file():
@@ -149,19 +198,22 @@ class RunDirectory:
             yield
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint at once."""
+        """Replace the checkpoint at once; its history and absences go to the end of history.jsonl before."""
+        if self._log is None and self.read_checkpoint() is None:
+            self._log = _Log(self.path)
+        log = self._log = self._log or _Log(self.path)
+        log.extend(checkpoint.history, checkpoint.absent)
         about = {
             "format": FORMAT,
             "identity": checkpoint.identity,
             "round": checkpoint.round,
             "terms": checkpoint.terms.to_json(),
-            "history": checkpoint.history,
+            "log": {"size": log.file.size, "digest": log.file.digest},
             "bytes_up": checkpoint.bytes_up,
             "bytes_down": checkpoint.bytes_down,
             "seconds": checkpoint.seconds,
             "ledger_rows": checkpoint.ledger_rows,
             "uncounted": checkpoint.uncounted,
-            "absent": [asdict(absence) for absence in checkpoint.absent],
             "released": checkpoint.released and [[t.tolist() for t in e.confusion] for e in checkpoint.released],
         }
         arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
@@ -176,53 +228,65 @@ class RunDirectory:
         path = self.path / "checkpoint.npz"
         if not path.is_file():
             return None
-        with _readable(path, BadZipFile, EOFError, KeyError):
+        damage = (BadZipFile, EOFError, KeyError, TypeError)
+        with readable(path, *damage):
             arrays = read_arrays(path)
             about = json.loads(arrays["about"].tobytes())
-        if about["format"] != FORMAT:
-            raise InputError("checkpoint", f"must be of format {FORMAT}", about["format"])
+            found = about["format"]
+            if found not in (FORMAT, FORMAT_WITHOUT_LOG):
+                raise InputError("checkpoint", f"must be of format {FORMAT_WITHOUT_LOG} or {FORMAT}", found)
+            log = _Log(self.path)
+            if found == FORMAT_WITHOUT_LOG:  # the next checkpoint writes all of it to the log
+                history = tuple(about["history"])
+                absent = tuple(Absence(**absence) for absence in about["absent"])
+            else:
+                with readable(log.file.path, *damage):
+                    history, absent = log.read(**about["log"])
 
-        def memory(prefix: str) -> dict[str, FloatArray]:
-            return {n.removeprefix(f"{prefix}/"): a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
+            def memory(prefix: str) -> dict[str, FloatArray]:
+                return {n.removeprefix(f"{prefix}/"): a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
 
-        return Checkpoint(
-            identity=about["identity"],
-            round=about["round"],
-            terms=Terms.from_json(about["terms"]),
-            algorithm=memory("algorithm"),
-            replica=memory("replica"),
-            client_state=memory("client"),
-            history=tuple(about["history"]),
-            bytes_up=about["bytes_up"],
-            bytes_down=about["bytes_down"],
-            seconds=about["seconds"],
-            ledger_rows=about["ledger_rows"],
-            uncounted=tuple(about["uncounted"]),
-            absent=tuple(Absence(**absence) for absence in about["absent"]),
-            released=about["released"]
-            and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
-        )
+            checkpoint = Checkpoint(
+                identity=about["identity"],
+                round=about["round"],
+                terms=Terms.from_json(about["terms"]),
+                algorithm=memory("algorithm"),
+                replica=memory("replica"),
+                client_state=memory("client"),
+                history=history,
+                bytes_up=about["bytes_up"],
+                bytes_down=about["bytes_down"],
+                seconds=about["seconds"],
+                ledger_rows=about["ledger_rows"],
+                uncounted=tuple(about["uncounted"]),
+                absent=absent,
+                released=about["released"]
+                and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
+            )
+        self._log = log
+        return checkpoint
 
     def write_results(self, metrics: Mapping[str, Any], history: Sequence[Row], model: Mapping[str, Any]) -> None:
         """history.csv, model.safetensors, privacy.json and, last, metrics.json: where it is, the run is complete."""
-        from safetensors.torch import save
-
+        content = weights_file(model)  # refused before anything is written
         columns = list(dict.fromkeys(name for row in history for name in row))
         buffer = io.StringIO(newline="")
         writer = csv.DictWriter(buffer, columns)
         writer.writeheader()
         writer.writerows(history)
         write_bytes(self.path / "history.csv", buffer.getvalue().encode())
-        write_bytes(self.path / "model.safetensors", save(dict(model)))
+        write_bytes(self.path / "model.safetensors", content)
         write_json(self.path / "privacy.json", metrics["privacy"])
         write_json(self.path / "metrics.json", metrics)
 
 
 @contextmanager
-def _readable(path: Path, *damage: type[Exception]) -> Iterator[None]:
+def readable(path: Path, *damage: type[Exception]) -> Iterator[None]:
     """Turn what a missing or damaged file raises into an error that names it."""
     kinds: tuple[type[Exception], ...] = (OSError, ValueError, *damage)
     try:
         yield
+    except InputError:
+        raise
     except kinds as error:
         raise InputError(path.name, "must be whole and readable", str(path), f"({error})") from None

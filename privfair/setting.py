@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -88,8 +89,12 @@ def build(
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
     credentials = credentials or Credentials.new(config, federation.schema, notion)
     schema, seed = federation.schema, config.run.seed
-    holders = _pooled(federation) if config.federation.method == "centralized" else federation.clients
+    pooled = config.federation.method == "centralized"
+    holders = _pooled(federation) if pooled else federation.clients
     parts = Parts.of(config, schema, len(holders), notion)
+    if pooled:
+        steps = most_steps(federation, config.federation.batch_size)
+        parts = replace(parts, plan=replace(parts.plan, epochs=parts.plan.epochs * steps))
     cells, planner, model = parts.cells, parts.planner, parts.model()
     keys = _keys(config, credentials)
     run = beginning_of(credentials.run)
@@ -160,6 +165,15 @@ def _backend(config: Config, clients: Sequence[Client], check: ReplyCheck, desk:
 
         return Stacked(clients, check, desk)
     return InProcess(clients, check, desk)
+
+
+def most_steps(federation: Federation, batch_size: int) -> int:
+    """The steps in one epoch of the client that takes the most; at least 1.
+
+    The centralized reference takes as many, each on all records. With one step an epoch it would take a fraction of
+    the steps of the methods it is compared with, and the comparison would be about the number of steps.
+    """
+    return max(1, *(math.ceil(len(client.train) / batch_size) for client in federation.clients))
 
 
 def _pooled(federation: Federation) -> tuple[ClientData, ...]:

@@ -1,7 +1,8 @@
-"""Files that are whole or not there: written aside, synced, then renamed."""
+"""Files that survive a crash: whole or not there (written aside, synced, then renamed), or growing at their end."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -22,7 +23,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names of new files durable."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -45,3 +51,49 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """What `write_arrays` wrote."""
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
+
+
+class GrowingFile:
+    """A file that is only appended to, for what would otherwise be rewritten as a whole again and again.
+
+    How much of it counts is written down elsewhere, as `size` and `digest`, after an append. Whatever a crash left
+    behind that size is cut off by the next append.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing in it counts yet; no file is touched."""
+        self.path, self.size = path, 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """Of everything that counts."""
+        return self._hash.hexdigest()
+
+    def append(self, content: bytes) -> None:
+        """Add to what counts; it is on the disk when this returns."""
+        if not content:
+            return
+        new = not self.path.exists()
+        with self.path.open("wb" if new else "r+b") as file:
+            file.truncate(self.size)
+            file.seek(self.size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            _sync_folder(self.path.parent)
+        self.size += len(content)
+        self._hash.update(content)
+
+    def read(self, size: int, digest: str) -> bytes:
+        """The first `size` bytes, which count from now on; a ValueError if they are not those of the digest."""
+        content = b""
+        if size:
+            with self.path.open("rb") as file:
+                content = file.read(size)
+        found = hashlib.blake2b(content, digest_size=16)
+        if len(content) < size or found.hexdigest() != digest:
+            raise ValueError(f"its first {size:,} bytes are not those that were written")
+        self.size, self._hash = size, found
+        return content

@@ -24,6 +24,7 @@ from privfair.interfaces import ServerState
 from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.randomness import stream
+from privfair.trained import weights_digest
 from privfair.versions import installed
 
 NO_FAIRNESS: dict[str, Any] = {
@@ -61,6 +62,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
             "task": schema.task,
             "range": [task.low, task.high],
             "parameters": int(setting.replica.parameters.size),
+            "digest": weights_digest(setting.model.module.state_dict()),
             "encoder": setting.federation.encoder.to_json() if setting.federation.encoder else None,
         },
         "versions": {name: found for name, found in installed().items() if found},

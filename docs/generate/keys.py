@@ -30,7 +30,8 @@ KEYS = {
     "fairness.samples": "Scores shared per group and round, by all clients together.",
     "fairness.quotas": "How they are divided among clients: by a draw (unbiased), or always in proportion.",
     "federation.method": "`mmd_fedavg` tracks global fairness (the paper's method). `fedavg`: no fairness. "
-    "`centralized`: all records in one place, for comparison. The others are published baselines.",
+    "`centralized`: all records in one place, for comparison, in as many steps as the largest client takes. The others "
+    "are published baselines.",
     "federation.optimizer": "How updates become the next model.",
     "federation.rounds": "Communication rounds.",
     "federation.local_epochs": "Passes of a client over its records in a round (without DP-SGD).",

@@ -32,7 +32,9 @@ class LocalFairness(Plain):
 class Centralized(LocalFairness):
     """Full-gradient descent on E L + λ·MMD² over the pooled records: what is possible without a federation.
 
-    It runs with one client that holds everything, all records in each step, one step an epoch.
+    It runs with one client that holds everything, all records in each step. In an epoch it takes as many steps as the
+    client with the most minibatches of `federation.batch_size` would: as many as the methods it is compared with. A
+    batch size of at least the largest client's records gives one step an epoch, as in the paper's experiments.
     """
 
     name: ClassVar[str] = "centralized"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from privfair.deployment.plan import holders, schema_from_json, shared_plan
 from privfair.deployment.possessions import key_path, require_scheme
 from privfair.deployment.remote import Link, Remote
 from privfair.deployment.sums import FeatureSum, Recorded, Sums
+from privfair.evaluation import Row
 from privfair.fairness.released import released_figures
 from privfair.interfaces import Absence, ServerState, answered
 from privfair.messages import (
@@ -51,6 +53,7 @@ from privfair.replies import ReplyCheck
 from privfair.round import Keeper, KeptByClients, KeptByServer, Server, begin, run_round
 from privfair.run_directory import Checkpoint, RunDirectory
 from privfair.storage import write_bytes, write_json
+from privfair.trained import weights_file
 
 RUN, ROUNDS = "run.json", "rounds.json"
 
@@ -71,6 +74,7 @@ class Coordinator:
     server: Server
     recorded: Recorded
     replica: Replica | None  # None: the model is the clients' secret
+    sums_after: list[Row] = field(default_factory=list)  # for each round, how many sums there are after it
 
     def run(self) -> ServerState:
         """All rounds, or those that a checkpoint in the folder has not seen yet; the final state."""
@@ -105,6 +109,7 @@ class Coordinator:
 
     def _restored(self, checkpoint: Checkpoint) -> ServerState:
         self.recorded.count = int(checkpoint.replica["sums"][0])
+        self.sums_after = list(sums_after_rounds(self.folder.path, checkpoint))
         if self.replica is None:
             last = self.recorded.sums.get(self.recorded.count)
             model: Sealed | Parameters = last or Sealed(0, b"")
@@ -119,7 +124,9 @@ class Coordinator:
         )
 
     def _write(self, state: ServerState, seconds: float, released: tuple[Evaluation, ...] | None) -> None:
-        """Write down where the run is: what it needs to go on, then how many sums there are after each round."""
+        """Write down where the run is: what it needs to go on, and how many sums there are after each round."""
+        if len(self.sums_after) <= state.round:
+            self.sums_after.append({"round": state.round, "sums": self.recorded.count})
         kept = {} if self.replica is None else self.replica.state()
         self.folder.write_checkpoint(
             Checkpoint(
@@ -129,7 +136,7 @@ class Coordinator:
                 algorithm=state.algorithm,
                 replica={**kept, "sums": np.array([self.recorded.count])},
                 client_state={},
-                history=(),
+                history=self.sums_after,
                 bytes_up=self.remote.bytes_up,
                 bytes_down=self.remote.bytes_down,
                 seconds=seconds,
@@ -138,9 +145,15 @@ class Coordinator:
                 absent=state.absent,
             )
         )
-        path = self.folder.path / ROUNDS
-        known: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        write_json(path, {**known, str(state.round): self.recorded.count})
+
+
+def sums_after_rounds(folder: Path, checkpoint: Checkpoint) -> Sequence[Row]:
+    """For each round, from 0 on, how many sums the server has after it."""
+    path = folder / ROUNDS
+    if checkpoint.history or not path.is_file():
+        return checkpoint.history
+    known: dict[str, int] = json.loads(path.read_text())  # of an earlier version
+    return [{"round": number, "sums": known[str(number)]} for number in range(checkpoint.round + 1)]
 
 
 def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
@@ -235,16 +248,13 @@ def _server_keys(config: Config, *, quantise: bool | None = None) -> ServerKeys:
 
 def write_results(coordinator: Coordinator, state: ServerState) -> dict[str, Any]:
     """metrics.json, and the model where it is no secret: what a server without data can tell."""
-    from safetensors.torch import save
-
     config, path = coordinator.config, coordinator.folder.path
     names = holders(config)
     claim = state.terms.claim
     if coordinator.replica is not None:
         model = coordinator.parts.model()
         model.load(coordinator.replica.result)
-        weights = {name: tensor.detach().clone() for name, tensor in model.module.state_dict().items()}
-        write_bytes(path / "model.safetensors", save(weights))
+        write_bytes(path / "model.safetensors", weights_file(model.module.state_dict()))
     checkpoint = coordinator.folder.read_checkpoint()
     noise, figures = state.terms.evaluation, None
     if checkpoint is not None and checkpoint.released and noise is not None:

@@ -187,9 +187,8 @@ class Holder:
 
     def _end(self, run: str, message: Envelope) -> Envelope:
         """Open the last sums; write the model, and what was released, into the run's folder."""
-        from safetensors.torch import save
-
         from privfair.storage import write_bytes, write_json
+        from privfair.trained import weights_file
 
         with ExitStack() as stack:
             work = self._work(run, stack)
@@ -205,9 +204,10 @@ class Holder:
                 if found.shape != result.shape:
                     raise Declined("The model has another form than agreed.")
                 result = found
+            if not np.isfinite(result).all():
+                raise Declined("The model has weights that are not finite.")
             self._model.load(result)
-            state = {name: tensor.detach().clone() for name, tensor in self._model.module.state_dict().items()}
-            write_bytes(work.folder / "model.safetensors", save(state))
+            write_bytes(work.folder / "model.safetensors", weights_file(self._model.module.state_dict()))
             if work.desk and work.memory.terms is not None:
                 for number in range(max(0, self.config.federation.rounds - 2), self.config.federation.rounds):
                     work.desk.forget(number)

@@ -7,7 +7,6 @@ in metrics.json is left out until somebody decides that it is covered.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,6 +53,9 @@ def read_run(path: Path, *, include_private: bool) -> RunFacts:
     """The facts of the run in a folder; exact figures only where they are asked for and allowed."""
     directory = RunDirectory.open(path)
     config, metrics = directory.read_config(), directory.read_metrics()
+    if directory.read_privacy() != metrics["privacy"]:
+        rule, remedy = "must be the statement of this run", "It was replaced or changed."
+        raise InputError("privacy.json", rule, "another than in metrics.json", remedy)
     if include_private:
         require_unbudgeted(config, metrics)
     private = "ledger" in metrics["privacy"]
@@ -66,7 +68,7 @@ def read_run(path: Path, *, include_private: bool) -> RunFacts:
         released_part(metrics, config, _released_counts(directory, metrics) if private else None),
         metrics if include_private else None,
         tuple(_history(path / "history.csv")) if include_private else (),
-        {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in dict.fromkeys(names)},
+        {name: directory.digest(name) for name in dict.fromkeys(names)},
     )
 
 

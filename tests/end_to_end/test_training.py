@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,39 @@ def test_local_fairness_fails_where_tracking_does_not() -> None:
     assert accuracy["mmd_fedavg"] >= 0.97
     assert accuracy["centralized"] >= 0.97
     assert accuracy["local_fairness"] <= 0.85
+
+
+def test_the_centralized_reference_takes_as_many_steps_as_the_federation() -> None:
+    """Without fairness it has the gradient of all records, so in as many steps it fits them no worse than FedAvg."""
+    data, work = toy(records=300, clients=3), {"rounds": 5, "local_epochs": 2, "batch_size": 20}
+    losses = {
+        method: privfair.train(dataset=data, fairness={"lambda": 0.0}, federation={**work, "method": method}).metrics[
+            "objective"
+        ]["train_loss"]
+        for method in ("fedavg", "centralized")
+    }
+    assert losses["centralized"] <= losses["fedavg"] * 1.02  # with one step an epoch it is twice as large
+
+
+@pytest.mark.skipif(not os.environ.get("PRIVFAIR_DATA"), reason="PRIVFAIR_DATA is not set: no real data files")
+@pytest.mark.parametrize(("dataset", "options"), [("compas", {}), ("communities", {"min_communities": 5})])
+def test_the_centralized_reference_is_on_a_par_with_fedavg_on_real_data(dataset: str, options: dict[str, int]) -> None:
+    shared: dict[str, Any] = {"data": {"name": dataset, **options}, "model": {"name": "mlp", "hidden": [16]}}
+    work = {"rounds": 20, "local_epochs": 3, "learning_rate": 0.1}
+    found = [
+        privfair.train(
+            shared, fairness={"lambda": 0.0}, federation={**work, "method": method},
+            run={"seed": 300, "evaluate_every": 20},
+        )
+        for method in ("fedavg", "centralized")
+    ]  # fmt: skip
+    federated, pooled = (result.metrics["objective"]["train_loss"] for result in found)
+    assert pooled <= federated + 0.01
+    n = sum(client["test"] for client in found[0].metrics["data"]["clients"].values())
+    (first, second) = (result.accuracy for result in found)
+    assert first is not None
+    assert second is not None
+    assert second >= first - 3 * (2 * first * (1 - first) / n) ** 0.5  # independent errors would differ so in 0.13%
 
 
 @pytest.mark.parametrize(
@@ -142,7 +176,8 @@ def test_run_directory_and_loading(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = privfair.train(data={"clients": 3, "records": 60}, federation=FAST, out=out)
     assert {p.name for p in out.iterdir() if not p.name.startswith(".")} == {
-        "config.toml", "run.json", "checkpoint.npz", "history.csv", "model.safetensors", "privacy.json", "metrics.json"
+        "config.toml", "run.json", "checkpoint.npz", "history.jsonl", "history.csv", "model.safetensors",
+        "privacy.json", "metrics.json",
     }  # fmt: skip
     assert json.loads((out / "metrics.json").read_text())["accuracy"] == result.accuracy
     assert len(result.history) == 5

@@ -65,6 +65,7 @@ def test_settings_on_real_data_are_those_of_the_appendix(name: str) -> None:
     assert (agnostic.federation.local_epochs, agnostic.federation.learning_rate) == (10, 0.05)
     (centralized, *_) = configs(name, "centralized")
     assert centralized.federation.rounds * centralized.federation.local_epochs == 1000
+    assert centralized.federation.batch_size >= 1_000_000  # one full-gradient step an epoch
     assert (centralized.federation.learning_rate, centralized.federation.learning_rate_decay) == (0.05, 1.0)
     steps = sorted({c.federation.fedfb_step for c in configs(name, "FedFB")})
     assert steps == [0.001, 0.05, 0.08, 0.1, 0.2, 0.5, 1.0, 2.0]

@@ -6,7 +6,6 @@ has both, as whoever starts a simulation does, and computes the history from the
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from accountant.storage import absolute_url, ledger_url
 from privfair.backends.flower.federation import Node
 from privfair.backends.flower.launch import run_federation
 from privfair.backends.flower.simulation import simulate
-from privfair.deployment.coordinator import ROUNDS, run_name
+from privfair.deployment.coordinator import run_name, sums_after_rounds
 from privfair.deployment.sums import Sums
 from privfair.evaluation import Row
 from privfair.experiment import Planned, Report, RunOutcome, evaluated, require_room
@@ -73,6 +72,7 @@ class _Follower:
     planned: Planned | None
     history: list[Row] = field(default_factory=list)
     seen: int = -1  # the last round that was looked at
+    _looked_at: tuple[int, int] = (0, 0)  # which checkpoint was read last
 
     def checkpoint(self) -> Checkpoint | None:
         """The server's last."""
@@ -80,18 +80,22 @@ class _Follower:
 
     def look(self) -> None:
         """Take note of the rounds that have ended since the last look."""
-        path = self.server / ROUNDS
-        counts: dict[str, int] = json.loads(path.read_text()) if path.is_file() else {}
+        path = self.server / "checkpoint.npz"
+        if not path.is_file():
+            return
+        status = path.stat()
+        checkpoint = self.checkpoint() if (status.st_ino, status.st_mtime_ns) != self._looked_at else None
+        if checkpoint is None:
+            return
+        self._looked_at = (status.st_ino, status.st_mtime_ns)
         setting, sums = self.setting, Sums(self.server / "sums")
-        for number in range(self.seen + 1, len(counts)):
-            self.seen = number
+        for row in sums_after_rounds(self.server, checkpoint)[self.seen + 1 :]:
+            number = self.seen = int(row["round"] or 0)
             if number == 0 and self.planned and setting.private:
-                checkpoint = self.checkpoint()
-                if checkpoint is not None:
-                    private = setting.private
-                    budgeted = private.books.budgeted
-                    self.planned(plan_report(setting.config, checkpoint.terms, private.planner, budgeted=budgeted))
-            while setting.replica.round < counts[str(number)]:
+                private = setting.private
+                budgeted = private.books.budgeted
+                self.planned(plan_report(setting.config, checkpoint.terms, private.planner, budgeted=budgeted))
+            while setting.replica.round < int(row["sums"] or 0):
                 total = sums.get(setting.replica.round + 1)
                 if total is None:
                     raise InputError("sum", "must be in the server's folder", setting.replica.round + 1)

@@ -18,6 +18,7 @@ from privfair.sweeps.paper.evidence import Evidence
 
 Settings = Mapping[str, Any]  # by dotted key: {"federation.rounds": 100}
 LAMBDA = "fairness.lambda"
+FULL_BATCH = 1_000_000  # more than any client has: every step is a full gradient, one an epoch
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privfair.reports.sweep_figures import frontier_figure, scatter_figure
 from privfair.sweeps.paper.evidence import Evidence
-from privfair.sweeps.paper.experiment import LAMBDA, Line, log_steps
+from privfair.sweeps.paper.experiment import FULL_BATCH, LAMBDA, Line, log_steps
 
 COMMON = {
     "model.name": "mlp",
@@ -29,7 +29,10 @@ OURS = Line(
 )  # fmt: skip
 CENTRALIZED = Line(  # 1,000 full-gradient steps: 100 rounds of 10
     "centralized", "centralized", LAMBDA, log_steps(1e-5, 10), QUICK_LAMBDAS,
-    {"federation.learning_rate": 0.05, "federation.local_epochs": 10, "federation.learning_rate_decay": 1.0},
+    {
+        "federation.learning_rate": 0.05, "federation.local_epochs": 10, "federation.batch_size": FULL_BATCH,
+        "federation.learning_rate_decay": 1.0,
+    },
     {"federation.learning_rate": 0.3, "federation.local_epochs": 5, "federation.learning_rate_decay": 1.0},
 )  # fmt: skip
 LOCAL = Line(

@@ -7,9 +7,8 @@ from pathlib import Path
 from privfair.reports.sweep_figures import profile_figure
 from privfair.sweeps.paper.claims import Claim
 from privfair.sweeps.paper.evidence import Evidence, at_end, average, level
-from privfair.sweeps.paper.experiment import LAMBDA, Experiment, Line, Settings, log_steps
+from privfair.sweeps.paper.experiment import FULL_BATCH, LAMBDA, Experiment, Line, Settings, log_steps
 
-FULL_BATCH = 1_000_000  # the appendix names no batch size for synthetic data
 COMMON = {
     "data.name": "synthetic",
     "model.name": "logistic",
@@ -18,7 +17,7 @@ COMMON = {
     "fairness.samples": 100,
     "federation.rounds": 100,
     "federation.local_epochs": 50,
-    "federation.batch_size": FULL_BATCH,
+    "federation.batch_size": FULL_BATCH,  # the appendix names no batch size for synthetic data
     "federation.learning_rate": 0.05,
 }
 ALTERNATING = (
