@@ -131,9 +131,10 @@ class Terms:
 
     @property
     def silent(self) -> bool:
-        """Whether a client that takes part leaves out a cell of what is shared for fairness."""
-        shared = self.shared_cells
-        return shared is not None and not bool(shared[self.records > 0].all())
+        """Whether released counts left out a client, or a cell of what a client shares for fairness."""
+        takes_part, shared = self.records > 0, self.shared_cells
+        left_out = self.counting is not None and not bool(takes_part.all())
+        return left_out or (shared is not None and not bool(shared[takes_part].all()))
 
     @property
     def shared_cells(self) -> NDArray[np.int64] | None:

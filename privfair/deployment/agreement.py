@@ -11,6 +11,7 @@ import numpy as np
 from accountant.errors import InputError, Refused
 from privfair.algorithms.embedding import EmbeddingTracking, takes_part
 from privfair.algorithms.mmd_fedavg import MmdFedAvg
+from privfair.config import MOST_RECORDS
 from privfair.deployment.plan import terms_to_text
 from privfair.fairness.embedding import SealedFeatures
 from privfair.fairness.tracking import SharedScores
@@ -60,29 +61,46 @@ def negotiator_of(parts: Parts) -> ExactCounts | PrivateCounts:
 
 
 def require_acceptable(terms: Terms, before: Terms | None, parts: Parts, me: int, own: Counts | None) -> None:
-    """Nothing, if these terms follow from the plan and the counts in them; `own` are those that this holder told.
+    """Raise `Declined` unless these terms follow from the plan and from counts of which this holder's are its own.
 
-    Noise that somebody else calibrated is held against the target. Terms may change while clients join, but not the
-    noise, nor the counts of those who are there.
+    `own`: the counts that this holder released in this run; None before it did (or, in a run without privacy, where it
+    lost its folder). With public counts they are exact; with
+    noisy ones they are the released ones, so that no refusal depends on more than has left the holder already.
+
+    What a server can gain by forging the rest of the counts:
+
+    - Of this holder: nothing. Rates, numbers of scores and the noise that they need follow from `own`, or the terms
+      leave the holder out: then it trains in no round, and has no cell of which it would send a score or a sum.
+    - Of other holders: it can change this holder's rates and numbers of scores, but then the noise has to meet the
+      target with those, for a record (or client) of this holder as well: the plan is for the worst of all clients.
+      Under client-level privacy the noise is for the largest weight, and this holder's is at most that.
+
+    Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
+    then neither the noise nor the counts of those who are there.
     """
+    negotiator = negotiator_of(parts)
     if terms.records.shape != (parts.clients,) or terms.cells.shape != (parts.clients, len(parts.cells)):
         raise Declined("The terms are not those of so many data holders and groups.")
-    if own is not None and terms.records[me]:
-        same = terms.records[me] == own.records and _equal(terms.cells[me], own.cells)
-        _require(bool(same), "The terms have other counts of this data holder than it told.")
-    if terms_to_text(_settled(terms, parts)) != terms_to_text(terms):
+    possible = (terms.records >= 0).all() and (terms.records <= MOST_RECORDS).all()
+    _require(bool(possible and (np.abs(terms.cells) <= MOST_RECORDS).all()), "The terms have impossible counts.")
+    if terms.records[me] or terms.cells[me].any():
+        if own is None and parts.planner is not None:
+            raise Declined("This data holder takes no part before it has reported its counts in this run.")
+        same = own is None or (terms.records[me] == own.records and _equal(terms.cells[me], own.cells))
+        _require(bool(same), "The terms have other counts of this data holder than it reported.")
+    if terms_to_text(_settled(terms, negotiator)) != terms_to_text(terms):
         raise Declined(
             "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
             "version of privfair, or of its requirements?"
         )
-    if before is not None and (_noise(before) != _noise(terms) or not _grown(before, terms)):
-        raise Declined("The terms have changed for data holders that were there before.")
+    if before is not None:
+        same = negotiator.admits_later and _noise(before) == _noise(terms) and _grown(before, terms)
+        _require(same, "The terms have changed for data holders that were there before.")
 
 
-def _settled(terms: Terms, parts: Parts) -> Terms:
+def _settled(terms: Terms, negotiator: ExactCounts | PrivateCounts) -> Terms:
     """The terms that follow from the counts in these; the claim as told, if it is that of the noise up to rounding."""
     counts = [Counts(int(n), cells) for n, cells in zip(terms.records, terms.cells, strict=True)]
-    negotiator = negotiator_of(parts)
     try:
         if isinstance(negotiator, ExactCounts):
             return negotiator.settle(counts)

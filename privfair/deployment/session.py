@@ -12,14 +12,14 @@ from accountant.errors import Refused
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.interfaces import ServerState
-from privfair.messages import Reply, Request, Sealed
+from privfair.messages import CountsRequest, Reply, Request, Sealed
 from privfair.parts import Parts
 from privfair.privacy.books import Books, cell_labels
 from privfair.privacy.collusion import collusion
 from privfair.privacy.desk import Desk
-from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
+from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
-from privfair.privacy.statement import account, noise
+from privfair.privacy.statement import account, noise, total_epsilon
 from privfair.terms import Terms
 from privfair.wire import encode
 
@@ -48,6 +48,11 @@ class Session:
         """The message of the answer: the stored one, or one that is made and paid for now."""
         return encode(self.desk.answer([(0, request)], lambda _, asked: respond(asked))[0])
 
+    def released_counts(self) -> bytes | None:
+        """The message of the counts that left in this run; None where none did."""
+        planner = self.parts.planner
+        return None if planner is None else self.desk.stored(0, CountsRequest(planner.count_noise))
+
     def require_room(self, terms: Terms | None) -> None:
         """Nothing, if the rest of the run fits into the data's budget; before terms, as far as it is known."""
         if not self.books.budgeted or self.parts.planner is None:
@@ -68,29 +73,33 @@ class Session:
                 self.books.ledger.discard_message(*(reservation.token for reservation in found))
 
     def statement(self, terms: Terms) -> dict[str, Any]:
-        """What this holder released in the run, and what bounds it: the plan, as long as nothing went beyond it."""
-        planner, ledger, config = self.parts.planner, self.books.ledger, self.parts.config
+        """What this holder released in the run, and what bounds it: the plan, as long as it was kept.
+
+        Who takes part in which round is not in this holder's hands: nothing less than the plan is claimed.
+        """
+        planner, ledger, config, claim = self.parts.planner, self.books.ledger, self.parts.config, terms.claim
+        if planner is None or claim is None:
+            raise ValueError("a run without privacy has no statement")
         mine = [s for _, s in ledger.spends(run=self.books.run) if s.client == self.price.client]
-        prices, rounds = {self.me: self.price}, config.federation.rounds
-        beyond = beyond_plan(mine, terms, self.parts.plan, rounds, prices, config.privacy.retries)
-        claim, head = terms.claim, ledger.head()
-        bound = {} if claim is None or beyond else {m: getattr(claim, m) for m in ("rdp", "pld")}
-        spent = {} if planner is None else account(mine, planner.neighbouring).by_channel(config.privacy.delta)
-        inferred, bounded = self.parts.schema.inferred, bool(bound) and all(map(math.isfinite, bound.values()))
+        accountant, prices = account(mine, planner.neighbouring), {self.me: self.price}
+        total = total_epsilon(config, terms, mine, accountant, plan=self.parts.plan, prices=prices, absent=True)
+        spent, head, inferred = accountant.by_channel(claim.delta), ledger.head(), self.parts.schema.inferred
+        bounded = math.isfinite(total.pld) and not total.broken
         return {
             "client": self.price.client,
             "private": bounded and not (self.books.seeded or inferred),
-            "epsilon": {method: _finite(value) for method, value in bound.items()},
-            "epsilon_of": "plan",
-            "delta": config.privacy.delta,
-            "adjacency": None if planner is None else str(planner.adjacency),
-            "unit": None if planner is None else str(planner.unit),
+            "claim": total.broken,
+            "epsilon": {"rdp": _finite(total.rdp), "pld": _finite(total.pld)},
+            "epsilon_of": total.of,
+            "delta": claim.delta,
+            "adjacency": str(planner.adjacency),
+            "unit": str(planner.unit),
             "seeded": self.books.seeded,
             "schema_inferred": inferred,
-            "beyond_plan": beyond,
+            "beyond_plan": list(total.beyond),
             "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
             "noise": noise(terms, config.run.engine),
-            "collusion": None if planner is None else collusion(terms, planner),
+            "collusion": collusion(terms, planner),
             "ledger": {
                 "url": ledger.url,
                 "id": ledger.ledger_id,

@@ -70,15 +70,21 @@ class Work:
             raise Curable(NO_TERMS, "These terms are not known here.")
         try:
             terms = Terms.from_json(json.loads(told))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise Declined(f"The terms cannot be read ({type(error).__name__}).") from None
-        counts = None if self.memory.counts is None else decode(self.memory.counts)
-        own = counts if isinstance(counts, Counts) else None
-        require_acceptable(terms, self.memory.terms, self.parts, self.me, own)
+        require_acceptable(terms, self.memory.terms, self.parts, self.me, self._own_counts())
         if self.desk:
             self.desk.require_room(terms)
         self.memory = replace(self.memory, terms=terms)
         self.keep()
+
+    def _own_counts(self) -> Counts | None:
+        """The counts that this holder released in this run, as its folder or its ledger has them; None: none so far."""
+        message = self.memory.counts
+        if message is None and self.desk:
+            message = self.desk.released_counts()
+        counts = None if message is None else decode(message)
+        return counts if isinstance(counts, Counts) else None
 
     def catch_up(self, sums: list[Sealed]) -> None:
         """Open the sums of rounds that this holder has not seen.

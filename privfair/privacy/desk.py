@@ -95,10 +95,10 @@ class Desk:
         """Whether something was, or may have been, released in the place of this request before."""
         return bool(self._tokens.get(self._priced(client, request).place))
 
-    def stored(self, client: int, request: Request) -> bool:
-        """Whether the answer to this request is in the ledger already, and would be given again."""
+    def stored(self, client: int, request: Request) -> bytes | None:
+        """The answer in the place of this request that is in the ledger already, and would be given again."""
         tokens = self._tokens.get(self._priced(client, request).place, [])
-        return any(self._ledger.message(token) is not None for token in tokens)
+        return next((m for token in tokens if (m := self._ledger.message(token)) is not None), None)
 
     @property
     def begun_anew(self) -> bool:

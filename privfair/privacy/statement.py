@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
-from typing import Any
+from typing import Any, Literal
 
 from accountant.accountant import Accountant
-from accountant.bounds import Method
+from accountant.bounds import TOLERATED, Method
 from accountant.errors import InputError
 from accountant.events import Nothing
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
@@ -56,15 +57,15 @@ def statement(
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
-    delta = config.privacy.delta
-    epsilon, by_plan, beyond = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices, absent=absent)
+    delta = claim.delta
+    total = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices, absent=absent)
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
-        "private": not (unbounded or beyond or books.seeded or schema.inferred),
-        "claim": _claim(books, schema, unbounded, beyond, planner.unit, shared=terms.noise_is_shared),
-        "epsilon": {name: _number(value) for name, value in epsilon.items()},
-        "epsilon_of": "plan" if by_plan else "releases",
+        "private": not (unbounded or total.broken or books.seeded or schema.inferred),
+        "claim": total.broken or _claim(books, schema, unbounded, planner.unit, shared=terms.noise_is_shared),
+        "epsilon": {"rdp": _number(total.rdp), "pld": _number(total.pld)},
+        "epsilon_of": total.of,
         "delta": delta,
         "adjacency": str(planner.adjacency),
         "neighbours": neighbours(planner.neighbouring),
@@ -97,6 +98,17 @@ def statement(
     }
 
 
+@dataclass(frozen=True)
+class TotalEpsilon:
+    """ε of a whole run by both methods, and whether it is claimed."""
+
+    rdp: float
+    pld: float
+    of: Literal["plan", "releases"] = "plan"
+    beyond: tuple[str, ...] = ()  # client and channel of what was released more often than planned
+    broken: str = ""  # why the plan bounds nothing, in words; empty: it does
+
+
 def total_epsilon(
     config: Config,
     terms: Terms,
@@ -104,26 +116,44 @@ def total_epsilon(
     accountant: Accountant,
     *,
     plan: Plan,
-    prices: Sequence[PriceList],
+    prices: Sequence[PriceList] | Mapping[int, PriceList],
     absent: bool = False,
-) -> tuple[dict[str, float], bool, list[str]]:
-    """(ε by RDP and by PLD, whether they are the plan's, what was released beyond it) of a run with these rows.
+) -> TotalEpsilon:
+    """What a run with these rows states: the ε of its releases, or of its plan; never less than the rows cost.
 
-    `absent`: see `statement`.
+    Only a plan that was fixed before its first release can be replaced by what was released of it. Where rates follow
+    from released counts, and where released counts, or absences, decide who releases at all, the plan's ε holds:
+
+    A client whose released count is too small is left out of everything but counts and evaluation, and one record can
+    decide that. Let M release the counts ñ of this client and then, if ñ reaches the minimum, everything that a plan of
+    one phase has for the client; let P release all of it whatever ñ is. The noise of P was fixed beforehand, and M is a
+    function of what P releases (forget what does not belong to ñ), so M is (ε, δ)-private for the ε of P, that of the
+    plan. No less is certain: between neighbours on the two sides of the minimum everything that P has may be there or
+    not. So the rows of a client that was left out, which are fewer, bound nothing; and those of the other clients do
+    not bound it either, for it might have trained more often than they did. Public counts are the same for both
+    neighbours, so that there the rows stand.
+
+    `absent`: see `statement`. Rows that cost more than the plan mean that the plan was not kept: the larger ε is given,
+    and not claimed.
     """
     claim = terms.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
-    delta = config.privacy.delta
-    by_plan = (claim.two_phases or terms.silent or absent) and math.isfinite(claim.pld)
-    if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
-        pld = pld_or_rdp(partial(accountant.epsilon, delta))
-        return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
-    beyond = beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries)
-    if beyond:
-        return {"rdp": math.inf, "pld": math.inf}, True, beyond
-    # what was released depends on the counts; the bound does not
-    return {"rdp": claim.rdp, "pld": claim.pld}, True, []
+    by_plan = math.isfinite(claim.pld) and (claim.two_phases or terms.silent or absent)
+    if by_plan:
+        beyond = beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries)
+        if beyond:
+            why = f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
+            return TotalEpsilon(math.inf, math.inf, beyond=tuple(beyond), broken=why)
+    rdp = accountant.epsilon(claim.delta, "rdp")
+    if by_plan and rdp <= claim.pld:
+        return TotalEpsilon(claim.rdp, claim.pld)
+    pld = pld_or_rdp(partial(accountant.epsilon, claim.delta))
+    # the grid of PLD is good to 1%; where it was too fine to be computed, `pld` is the bound by RDP
+    if pld > claim.pld / TOLERATED and (pld < rdp or rdp > claim.rdp / TOLERATED):
+        why = f"No ε is claimed: what was released costs ε = {pld:.4g}, and the plan had {claim.pld:.4g}."
+        return TotalEpsilon(max(rdp, claim.rdp), max(pld, claim.pld), "releases", broken=why)
+    return TotalEpsilon(claim.rdp, claim.pld) if by_plan else TotalEpsilon(rdp, pld, "releases")
 
 
 def account(spends: Sequence[Spend], neighbouring: Neighbouring, groups: Sequence[str] = ()) -> Accountant:
@@ -215,11 +245,7 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(
-    books: Books, schema: Schema, unbounded: Sequence[str], beyond: Sequence[str], unit: Unit, *, shared: bool
-) -> str:
-    if beyond:
-        return f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
+def _claim(books: Books, schema: Schema, unbounded: Sequence[str], unit: Unit, *, shared: bool) -> str:
     if unbounded:
         return f"No ε: {', '.join(unbounded)} left the clients without noise."
     if books.seeded:

@@ -128,9 +128,11 @@ def _spent(outcome: RunOutcome) -> Row:
     if private is None:
         return {}
     spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
-    epsilon, _, _ = total_epsilon(
+    total = total_epsilon(
         setting.config, outcome.state.terms, spends, account(spends, private.planner.neighbouring),
         plan=setting.server.plan, prices=private.desk.prices,
     )  # fmt: skip
-    found = {f"epsilon_{method}": value if math.isfinite(value) else None for method, value in epsilon.items()}
-    return {**found, "delta": setting.config.privacy.delta}
+    epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
+    claim = outcome.state.terms.claim
+    delta = setting.config.privacy.delta if claim is None else claim.delta
+    return {**{name: value if math.isfinite(value) else None for name, value in epsilon.items()}, "delta": delta}
