@@ -21,6 +21,8 @@ from accountant.spending import Draft, Source
 from accountant.storage import fetch, insert_rows
 
 LEDGER, DATASET, BUDGET = "ledger", "dataset", "budget"
+# Totals so far (accountant.totals); somebody said that this copy is the newest, or put back an older one on purpose.
+TOTALS, TRUSTED, RESTORED = "totals", "trusted", "restored"
 
 
 def settled(kind: str, dataset: str, body: dict[str, object]) -> Draft:

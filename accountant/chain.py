@@ -7,9 +7,10 @@ line feed between each two fields, and no other row has the same text. Row 1 fol
 names the ledger. Changing, deleting, swapping or inserting rows breaks the chain at that place.
 
 Not found by the chain alone: rows cut from the end, or a chain computed afresh from some row on. Both are
-found against a head noted elsewhere before (every run's statement has one), the second also by signatures,
-which need the owner's key. Not found by anything here: changes newer than the last noted head without a key,
-a second ledger nobody mentions, and data copied to another name that was never fingerprinted.
+found against a head noted elsewhere before (every machine remembers the newest it saw, accountant.state, and every
+run's statement has one), the second also by signatures, which need the owner's key. Not found by anything here: changes
+newer than the last noted head without a key, a second ledger on another machine, and data copied to another name that
+was never fingerprinted.
 
 Redemptions, messages and their digests are beside the chain. The database refuses to change them, and an audit
 finds tokens that were never given out or are there twice, and a message or digest without what must precede it.
@@ -38,6 +39,7 @@ from accountant.storage import fetch, insert_rows
 
 __all__ = [
     "NO_HASH",
+    "ONE_SOURCE",
     "Head",
     "LedgerBroken",
     "Stored",
@@ -120,7 +122,10 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
     if lock and connection.dialect.name == "postgresql":
         # A statement of its own: the next one must see what the writer before us committed.
         fetch(connection, "SELECT one FROM head FOR UPDATE")
-    ((noted, hash_, newest, newest_hash),) = fetch(connection, _HEAD)
+    found = fetch(connection, _HEAD)
+    if len(found) != 1:
+        raise LedgerBroken("The ledger's head is not noted: its row was deleted. Put back a copy of the ledger.")
+    ((noted, hash_, newest, newest_hash),) = found
     if (noted, hash_) != (newest, newest_hash):
         raise LedgerBroken(
             f"The ledger's head is noted as row {noted}, hash {hash_}, but its newest row is {newest}, "
@@ -131,8 +136,8 @@ def read_head(connection: Connection, *, lock: bool = False) -> Head:
 
 def noted_head(connection: Connection) -> Head:
     """The head as the ledger notes it, checked against nothing: for an audit, which checks it itself."""
-    ((sequence, hash_),) = fetch(connection, "SELECT sequence, hash FROM head") or [(0, NO_HASH)]
-    return Head(sequence, hash_)
+    noted = fetch(connection, "SELECT sequence, hash FROM head")
+    return Head(*noted[0]) if noted else Head(0, NO_HASH)
 
 
 def append(
@@ -167,7 +172,7 @@ def append(
 
 def _store_sources(connection: Connection, sources: Mapping[Source, Stored]) -> None:
     for source, (number, _) in sources.items():
-        found = fetch(connection, _ONE_SOURCE, number)
+        found = fetch(connection, ONE_SOURCE, number)
         if not found:
             insert_rows(connection, schema.sources, [(number, *source)])
         elif tuple(found[0]) != source:
@@ -179,8 +184,10 @@ def read_sources(connection: Connection) -> dict[int, Source]:
     return {row[0]: Source(*row[1:]) for row in fetch(connection, _SOURCES)}
 
 
-def stream(connection: Connection, batch: int = 256) -> Generator[Sequence[tuple[Any, ...]], None, None]:
-    """The rows in order, in lists of plain tuples.
+def stream(
+    connection: Connection, batch: int = 256, *, after: int = 0
+) -> Generator[Sequence[tuple[Any, ...]], None, None]:
+    """The rows in order, from the one after `after` on, in lists of plain tuples.
 
     The lists are short: rows that are still in the processor's cache are verified a fifth faster.
     """
@@ -189,9 +196,9 @@ def stream(connection: Connection, batch: int = 256) -> Generator[Sequence[tuple
     # The driver's own cursor: SQLAlchemy's row objects would double the time of an audit. On PostgreSQL a cursor
     # with a name stays at the server, which would otherwise send all rows at once.
     at_server = {"name": "ledger_rows"} if connection.dialect.name == "postgresql" else {}
-    read = 0
+    read = after
     with closing(connection.connection.cursor(**at_server)) as cursor:
-        cursor.execute(f"SELECT {columns} FROM entries ORDER BY sequence")
+        cursor.execute(f"SELECT {columns} FROM entries WHERE sequence > {int(after)} ORDER BY sequence")
         while True:
             try:
                 rows = cursor.fetchmany(batch)
@@ -204,7 +211,7 @@ def stream(connection: Connection, batch: int = 256) -> Generator[Sequence[tuple
 
 
 _SOURCES = "SELECT source, dataset, client, group_name, channel, run, body FROM sources"
-_ONE_SOURCE = "SELECT dataset, client, group_name, channel, run, body FROM sources WHERE source = ?"
+ONE_SOURCE = "SELECT dataset, client, group_name, channel, run, body FROM sources WHERE source = ?"
 _HEAD = (
     "SELECT head.sequence, head.hash, newest.sequence, newest.hash FROM head "
     "LEFT JOIN entries AS newest ON newest.sequence = (SELECT max(sequence) FROM entries)"

@@ -41,6 +41,21 @@ class LedgerBroken(Refused):
     """The stored rows contradict each other: nothing may be added until somebody has looked."""
 
 
+class OlderLedger(LedgerBroken):
+    """Rows that this machine has seen are missing: an older copy was put back, or rows were cut off or replaced."""
+
+
+class UnknownLedger(Refused):
+    """A ledger with a budget or signatures that this machine does not remember: nobody said that it is the newest."""
+
+
+class LedgerUnavailable(RuntimeError):
+    """The ledger, or what this machine remembers of it, cannot be read or written now: a full disk, no permission.
+
+    Neither bad input nor an answer: nothing was spent, and the same request may succeed later.
+    """
+
+
 def require_positive(name: str, value: float, remedy: str = "") -> float:
     """The value as a float, if it is a finite number above zero; otherwise `InputError`."""
     number = require_finite(name, value, remedy)

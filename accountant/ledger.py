@@ -10,10 +10,12 @@ reservation.store(message)      # on disk; now it may be sent
 from __future__ import annotations
 
 import json
+import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -24,17 +26,31 @@ from accountant import books, chain, history, outbox, registration, schema
 from accountant.books import DatasetState
 from accountant.budget import Budget, Fit
 from accountant.chain import Head, Stored, timestamp, utc_now
-from accountant.errors import InputError
+from accountant.errors import InputError, LedgerUnavailable, OlderLedger, Refused, UnknownLedger
 from accountant.fitting import added, costs, require_room, what_fits
 from accountant.outbox import Progress, Reservation
-from accountant.settled import read_settled, require_settled
 from accountant.signing import OwnerKey
-from accountant.spending import SPEND, Draft, Source, Spend, drafts, require_name, require_text
+from accountant.spending import SPEND, Draft, Source, Spend, drafts, folded, require_name, require_text
+from accountant.state import KnownBudget, Seen, State, remembering
 from accountant.storage import Storage, fetch, insert_rows
-from accountant.totals import Totals, store
+from accountant.totals import Position, Reader, older
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 REMEMBERED_SOURCES = 100_000
+
+
+@dataclass
+class _Writing:
+    """A transaction that adds rows: the head moves as they are appended. after: to be done when it is committed."""
+
+    connection: Connection
+    head: Head
+    position: Position
+    token: str = ""
+    durable: bool = False
+    after: Callable[[], None] | None = None
 
 
 class Ledger:
@@ -42,6 +58,9 @@ class Ledger:
 
     url: sqlite:///FILE or postgresql://USER@HOST/DATABASE. create: make it when it does not exist.
     key: the owner's key. A ledger that was created with a key signs every row, and needs it to add one.
+
+    This machine remembers the newest row that it saw (accountant.state): a ledger that lacks it is refused with
+    `OlderLedger`. One that has a budget or is signed, and was never seen here, is not spent from before `trust`.
     """
 
     def __init__(
@@ -58,10 +77,16 @@ class Ledger:
         self._key = key
         self._known_sources: dict[Source, Stored] = {}
         self._known_labels: set[tuple[str, str, str]] = set()
-        self._totals = Totals()
+        self._lock = threading.RLock()
+        self._position: Position | None = None
+        self._unsynced = False
+        self._budgets: set[KnownBudget] = set()
+        self._state = State() if remembering() else None
         try:
             self._open(create)
             self.ledger_id, self.signed_by = self._opening()
+            self._reader = Reader(self.signed_by, key if key is not None and key.key_id == self.signed_by else None)
+            self._seen_state, self._known = self._recall()
         except BaseException:
             self.close()
             raise
@@ -72,8 +97,15 @@ class Ledger:
         return self._storage.name
 
     def close(self) -> None:
-        """Close the connections to the database."""
-        self._storage.close()
+        """Close the connections to the database, once what was seen of it has reached the disk."""
+        try:
+            if self._unsynced and self._state is not None:
+                self._state.sync()
+                self._unsynced = False
+        finally:
+            self._storage.close()
+            if self._state is not None:
+                self._state.close()
 
     def __enter__(self) -> Self:
         """The ledger itself; leaving the block closes it."""
@@ -95,15 +127,19 @@ class Ledger:
     def dataset(self, name: str) -> DatasetState:
         """What is settled about a dataset: simulation or not, fingerprint, adjacency, budget.
 
-        `LedgerBroken` when what is kept beside the chain is not what its newest rows say.
+        However its name is spelt; the state has the name it was first written with. `LedgerBroken` when what is kept
+        beside the chain is not what the rows say.
         """
-        with self._storage.reading() as connection:
-            return read_settled(connection, name)
+        with self._reading() as (connection, position):
+            return _checked(connection, position, name)
 
     def datasets(self) -> list[DatasetState]:
         """The same for every dataset in the ledger, by name."""
-        with self._storage.reading() as connection:
-            return [require_settled(connection, state) for state in books.read_states(connection)]
+        with self._reading() as (connection, position):
+            names = {state.name for state in books.read_states(connection)}
+            names |= {state.name for state in position.states.values()}
+            found = {state.name: state for name in names if (state := _checked(connection, position, name))}
+            return [found[name] for name in sorted(found)]
 
     def budget(self, dataset: str) -> Budget | None:
         """The lifetime budget of a dataset; None when it has none."""
@@ -111,12 +147,9 @@ class Ledger:
 
     def spent(self, dataset: str) -> dict[tuple[str, str], float]:
         """Rényi divergence at the budget's order by (client, group); empty for a dataset without a budget."""
-        with self._storage.reading() as connection:
-            budget = read_settled(connection, dataset).budget
-            if budget is None:
-                return {}
-            head = chain.read_head(connection)
-            return dict(self._totals.now(connection, dataset, budget, head).spent)
+        with self._reading() as (connection, position):
+            state = _checked(connection, position, dataset)
+            return {} if state.budget is None else dict(position.spent_on(dataset))
 
     def what_fits(self, spends: Iterable[Spend]) -> Fit:
         """How much of a request would fit now, for example "12 of 40 rounds fit". Reserves nothing."""
@@ -154,18 +187,19 @@ class Ledger:
         """
         require_name("dataset", dataset)
         require_name("fingerprint", fingerprint, empty=True)
-        with self._storage.writing() as connection:
-            head = chain.read_head(connection, lock=True)
-            before = read_settled(connection, dataset)
-            seen = registration.registered(connection)
-            registration.require_same_kind(connection, before, simulation=simulation)
+        with self._writing() as writing:
+            connection, position = writing.connection, writing.position
+            before = _spelt(_checked(connection, position, dataset), position, dataset)
+            seen = position.registered
+            known = folded(dataset) in position.states
+            registration.require_same_kind(before, known=known, simulation=simulation)
             registration.require_same_key(fingerprint, seen)
             registration.require_free(before, fingerprint, seen, renew=renew)
             state = replace(before, simulation=simulation, fingerprint=fingerprint or before.fingerprint)
             if dataset in {name for name, _ in seen} and state == before:
                 return before
             body = {"actor": books.account_name(), "fingerprint": state.fingerprint, "simulation": simulation}
-            self._append(connection, head, [(books.settled(books.DATASET, dataset, body), "")])
+            self._append(writing, [(books.settled(books.DATASET, dataset, body), "")])
             books.write_state(connection, state)
         return state
 
@@ -177,9 +211,9 @@ class Ledger:
         require_name("dataset", dataset)
         require_text("reason", reason, empty=True)
         require_text("actor", actor, empty=True)
-        with self._storage.writing() as connection:
-            head = chain.read_head(connection, lock=True)
-            before = read_settled(connection, dataset)
+        with self._writing(durable=True) as writing:
+            connection, position = writing.connection, writing.position
+            before = _spelt(_checked(connection, position, dataset), position, dataset)
             if before.simulation:
                 raise InputError(
                     "dataset",
@@ -189,14 +223,19 @@ class Ledger:
                 )
             state = before.keeping(budget.neighbouring)
             if before.budget is not None:
-                if self._totals.now(connection, dataset, before.budget, head).spent:
+                if position.spent_on(dataset):
                     budget = before.budget.resized(budget.epsilon, budget.delta, budget.people)
                 elif budget.people is None:
                     budget = replace(budget, people=before.budget.people)
             body = {"actor": actor or books.account_name(), "budget": json.loads(budget.to_json()), "reason": reason}
-            self._append(connection, head, [(books.settled(books.BUDGET, dataset, body), "")])
+            self._append(writing, [(books.settled(books.BUDGET, dataset, body), "")])
             books.write_state(connection, replace(state, budget=budget))
-            self._totals.forget(connection, dataset)
+            if before.budget is None and folded(dataset) in position.released:
+                # All rows were read for this; whoever opens the ledger next need not.
+                complete = self._reader.afresh(connection, writing.head)
+                self._append_totals(writing, complete)
+                writing.after = lambda: setattr(self, "_position", complete)
+        self._remember_budgets([KnownBudget(dataset, state.fingerprint, self.ledger_id, self._storage.full_name)])
         return budget
 
     # --- spending -----------------------------------------------------------------------------------------
@@ -229,8 +268,9 @@ class Ledger:
 
     def redeem(self, tokens: Sequence[str]) -> None:
         """Use the tokens, all or none; noise may be drawn when this returns. Each works once."""
-        with self._storage.writing() as connection:
-            outbox.redeem(connection, tokens, self._now())
+        with self._writing() as writing:
+            outbox.redeem(writing.connection, tokens, self._now())
+            writing.token = tokens[-1] if tokens else ""
 
     def store_message(self, token: str, message: bytes) -> None:
         """Keep a finished message; it may be sent when this returns."""
@@ -279,17 +319,90 @@ class Ledger:
 
     def runs(self, dataset: str) -> list[str]:
         """The names of all runs that released something from a dataset."""
-        with self._storage.reading() as connection:
-            return history.runs_on(connection, dataset)
+        with self._reading() as (connection, position):
+            spellings = position.spellings.get(folded(dataset), [dataset])
+            return sorted({run for name in spellings for run in history.runs_on(connection, name)})
+
+    # --- copies of the ledger -----------------------------------------------------------------------------
+
+    @property
+    def seen(self) -> Seen | None:
+        """The newest row that this machine has seen of this ledger; None when it has seen none."""
+        return self._seen_state
+
+    def require_known(self) -> None:
+        """Raise if nothing may be spent from this copy: rows are missing, or it was never seen here (`trust`)."""
+        with self._reading() as (_, position):
+            self._require_known(position)
+
+    def trust(self, *, reason: str = "", actor: str = "") -> Head:
+        """The head, after saying that this copy is the newest: every row is verified, and it is remembered from now on.
+
+        It is a row of the ledger, where that can be written. A copy that lacks rows seen here is `OlderLedger`.
+        """
+        require_text("reason", reason, empty=True)
+        with self._reading() as (_, position):
+            if self._known or self._state is None:
+                return position.head
+            head = position.head
+        body: dict[str, object] = {"actor": actor or books.account_name(), "reason": reason}
+        try:
+            if self.signed_by and self._key is None:
+                raise LedgerUnavailable("Only who has the owner's key can add rows.")
+            with self._writing(durable=True, trusting=True) as writing:
+                self._append(writing, [(books.settled(books.TRUSTED, "", body), "")])
+                head = writing.head
+        except LedgerUnavailable:  # it may only be read
+            self._remember(head, durable=True)
+        self._known = True
+        self._remember_budgets(self._budgets_in(position))
+        return head
+
+    def restore(self, *, reason: str, actor: str = "") -> Head:
+        """The head, after accepting an older copy on purpose: what was spent in the lost rows is not counted any more.
+
+        A row of the ledger says who did it and why, and which row was the newest that this machine had seen.
+        """
+        require_text("reason", reason)
+        lost = self.seen
+        if lost is None or self._state is None:
+            raise InputError("ledger", "must be one that this machine has seen", self.url, "Use: privfair ledger trust")
+        with self._lock, self._storage.reading() as connection:
+            head = chain.read_head(connection)
+            try:
+                self._reader.position(connection, head, None, lost.head)
+                _require_used(connection, lost, head)
+            except OlderLedger:
+                pass
+            else:
+                raise InputError("ledger", "must lack rows that this machine has seen", self.url, "It has them all.")
+        self._prepare_to_write()
+        said = {"sequence": lost.head.sequence, "hash": lost.head.hash}
+        body: dict[str, object] = {"actor": actor or books.account_name(), "reason": reason, "lost": said}
+        with self._lock, self._storage.writing() as connection:
+            head = chain.read_head(connection, lock=True)
+            writing = _Writing(connection, head, self._reader.afresh(connection, head))
+            self._append(writing, [(books.settled(books.RESTORED, "", body), "")])
+        self._state.put_back(self.ledger_id, writing.head, self._storage.full_name)
+        self._position, self._seen_state, self._known = None, Seen(writing.head), True
+        return writing.head
+
+    def note_audited(self, head: Head, *, plain: bool) -> None:
+        """Remember the head of an audit that found nothing wrong. plain: the ledger has no budget and no signatures.
+
+        A ledger with one that was not seen before stays unknown: an audit cannot say that it is the newest.
+        """
+        if self._state is None or not (self._known or plain):
+            return
+        try:
+            self._remember(head, durable=True)
+        except LedgerUnavailable as error:
+            log.warning("%s", error)
 
     def rebuild_totals(self) -> None:
-        """Derive the cached totals of every budgeted dataset from the rows again."""
-        with self._storage.writing() as connection:
-            head = chain.read_head(connection, lock=True)
-            for state in books.read_states(connection):
-                self._totals.forget(connection, state.name)
-                if state.budget is not None:
-                    store(connection, state.name, self._totals.now(connection, state.name, state.budget, head))
+        """Add up all rows again, from row 1, and write the totals as a row."""
+        with self._writing() as writing:
+            self._append_totals(writing, self._reader.afresh(writing.connection, writing.head))
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -300,78 +413,192 @@ class Ledger:
         spends = [spend for request in requests for spend in request]
         dataset = _one_dataset(spends)
         placed = drafts(spends)
-        with self._storage.writing() as connection:
-            head = chain.read_head(connection, lock=True)
-            before = read_settled(connection, dataset)
+        with self._writing() as writing:
+            connection, position = writing.connection, writing.position
+            before = _spelt(_checked(connection, position, dataset), position, dataset)
             state = before
             for event in {id(spend.event): spend.event for spend in spends}.values():
                 state = state.keeping(event.neighbouring)
-            registration.require_same_data(connection, state, fingerprint)
+            registration.require_same_data(position.registered, state, fingerprint)
             labels = {(dataset, spend.client, spend.group) for spend in spends}
             if not labels <= self._known_labels:
-                registration.require_known_spelling(connection, dataset, labels - self._known_labels)
+                new_labels = labels - self._known_labels
+                registration.require_known_spelling(connection, dataset, new_labels, position.spent_on(dataset))
             if state != before or before == DatasetState(dataset):
                 books.write_state(connection, state)
-            snapshot = None
+            after = None
             if state.budget is not None:
-                snapshot = self._totals.now(connection, dataset, state.budget, head)
-                after = added(snapshot.spent, costs(state.budget, spends))
+                spent = position.spent_on(dataset)
+                after = added(spent, costs(state.budget, spends))
                 if not past:
-                    require_room(dataset, state.budget, snapshot.spent, after, spends)
-            tokens = _tokens(head.sequence, requests)
+                    require_room(dataset, state.budget, spent, after, spends)
+            tokens = _tokens(writing.head.sequence, requests)
             owners = [token for token, request in zip(tokens, requests, strict=True) for _ in request]
-            head, new = self._append(connection, head, list(zip(placed, owners, strict=True)))
+            new = self._append(writing, list(zip(placed, owners, strict=True)))
             if redeemed:
                 insert_rows(connection, schema.redemptions, [(token, self._now()) for token in tokens])
-            if snapshot is not None:
-                snapshot = replace(snapshot, head=head, spent=after)
-                snapshot = self._totals.store_if_behind(connection, dataset, snapshot)
-        # Only now all this is certainly stored.
-        if snapshot is not None:
-            self._totals.remember(dataset, snapshot)
+            # Only when all this is certainly stored.
+            head = writing.head
+            writing.after = lambda: self._entered(position, head, state, after, new, labels)
+        if position.due:
+            self._write_totals()
+        return tokens
+
+    def _entered(
+        self,
+        position: Position,
+        head: Head,
+        state: DatasetState,
+        spent: dict[tuple[str, str], float] | None,
+        new: dict[Source, Stored],
+        labels: set[tuple[str, str, str]],
+    ) -> None:
+        position.enter(head, state, spent)
         if len(self._known_sources) > REMEMBERED_SOURCES:
             self._known_sources.clear()
             self._known_labels.clear()
         self._known_sources.update(new)
         self._known_labels |= labels
-        return tokens
 
-    def _append(
-        self, connection: Connection, head: Head | None, rows: list[tuple[Draft, str]]
-    ) -> tuple[Head, dict[Source, Stored]]:
-        if head is not None and (self._key.key_id if self._key else "") != self.signed_by:
+    def _write_totals(self) -> None:
+        """Write a row of totals, for whoever opens the ledger next, unless another process just did."""
+        with self._writing() as writing:
+            if writing.position.due:
+                self._append_totals(writing, writing.position)
+
+    def _append_totals(self, writing: _Writing, position: Position) -> None:
+        self._append(writing, [(position.draft(), "")])
+
+    def _append(self, writing: _Writing, rows: list[tuple[Draft, str]]) -> dict[Source, Stored]:
+        """The sources that are new, after adding (draft, token) rows."""
+        if (self._key.key_id if self._key else "") != self.signed_by:
             raise InputError(
                 "key",
                 "must be the one the ledger was created with",
                 self._key.key_id if self._key else None,
                 f"Its rows are signed with key {self.signed_by}." if self.signed_by else "It has none.",
             )
-        return chain.append(connection, head, rows, now=self._now(), key=self._key, known=self._known_sources)
+        writing.head, new = chain.append(
+            writing.connection, writing.head, rows, now=self._now(), key=self._key, known=self._known_sources
+        )
+        return new
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Connection, Position]]:
+        """A transaction to read in, and what the rows say at that moment."""
+        with self._lock, self._storage.reading() as connection:
+            yield connection, self._now_at(connection, chain.read_head(connection))
+
+    @contextmanager
+    def _writing(self, *, durable: bool = False, trusting: bool = False) -> Iterator[_Writing]:
+        """A transaction to add rows in; when it is committed, its newest row is remembered.
+
+        Raise if this copy of the ledger is not to be spent from; `trusting`: somebody has just said that it is.
+        """
+        self._prepare_to_write()
+        with self._lock:
+            with self._storage.writing() as connection:
+                head = chain.read_head(connection, lock=True)
+                writing = _Writing(connection, head, self._now_at(connection, head), durable=durable)
+                if not trusting:
+                    self._require_known(writing.position)
+                yield writing
+            if writing.after is not None:
+                writing.after()
+            self._remember(writing.head, token=writing.token, durable=durable)
+
+    def _now_at(self, connection: Connection, head: Head) -> Position:
+        """What the rows up to the head say: as remembered, and completed from the rows since, each verified."""
+        before, self._position = self._position, None
+        seen = self._seen_state
+        position = self._reader.position(connection, head, before, None if seen is None else seen.head)
+        if before is None and seen is not None:
+            _require_used(connection, seen, head)
+        self._position = position
+        return position
+
+    def _require_known(self, position: Position) -> None:
+        if self._known or self._state is None:
+            return
+        budgets = self._budgets_in(position)
+        if budgets or self.signed_by or self._key is not None:
+            why = f"has a budget for {budgets[0].dataset!r}" if budgets else "is signed with the owner's key"
+            raise UnknownLedger(
+                f"This machine has no memory of the ledger {self.url}, which {why}: an older copy could not be told "
+                f"from the newest ({self._state.path} is where it would be). If this is the newest, say so once: "
+                f"privfair ledger trust --ledger {self.url}"
+            )
+        log.warning("Ledger %s is new to this machine: its %d rows are taken as they are, and remembered from now on.",
+                    self._storage.full_name, position.head.sequence)  # fmt: skip
+        self._known = True
+
+    def _recall(self) -> tuple[Seen | None, bool]:
+        """(the newest row seen of this ledger, whether it is known); unknown also where there is no memory at all."""
+        if self._state is None:
+            return None, True
+        try:
+            seen = self._state.seen(self.ledger_id)
+        except LedgerUnavailable as error:
+            log.warning("%s", error)  # to read is allowed; to write will say it again, and refuse
+            return None, False
+        return seen, seen is not None
+
+    def _remember(self, head: Head, *, token: str = "", durable: bool = False) -> None:
+        if self._state is None or (self._seen_state == Seen(head, token or self._token_seen) and not durable):
+            return
+        self._state.remember(self.ledger_id, head, self._storage.full_name, token=token, durable=durable)
+        self._seen_state = Seen(head, token or self._token_seen)
+        self._unsynced = not durable
+
+    @property
+    def _token_seen(self) -> str:
+        return self._seen_state.token if self._seen_state is not None else ""
+
+    def _budgets_in(self, position: Position) -> list[KnownBudget]:
+        where = self._storage.full_name
+        return [
+            KnownBudget(state.name, state.fingerprint, self.ledger_id, where)
+            for state in position.states.values()
+            if state.budget is not None
+        ]
+
+    def _remember_budgets(self, budgets: Iterable[KnownBudget]) -> None:
+        for budget in budgets:
+            if self._state is not None and budget not in self._budgets:
+                self._state.remember_budget(budget)
+                self._budgets.add(budget)
 
     def _open(self, create: bool) -> None:
         with self._storage.reading() as connection:
-            version = schema.require_known_version(connection)
-        if version == 0 and not create:
+            self._version = schema.require_known_version(connection)
+        if self._version == 0 and not create:
             raise InputError("ledger", "must be a ledger", self.url, "This database holds none.")
-        if version < len(schema.MIGRATIONS):
-            try:
-                self._prepare()
-            except InputError:
-                # A copy that may only be read is read as it is.
-                if create or version < schema.READABLE_VERSION:
-                    raise
+        if create:
+            self._prepare_to_write()
+        elif self._version < schema.READABLE_VERSION:
+            rule = f"must have schema version {schema.READABLE_VERSION} or newer to be read"
+            raise InputError("ledger", rule, self._version, "Opening it to write brings it up to date.")
 
-    def _prepare(self) -> None:
+    def _prepare_to_write(self) -> None:
         """Create the tables, or bring older ones up to date; row 1 names the ledger."""
+        if self._version >= len(schema.MIGRATIONS):
+            return
+        created = False
         with self._storage.writing() as connection:
             self._storage.lock_creation(connection)
             if schema.migrate(connection, self._now()) == 0:
-                body = {
-                    "format": FORMAT,
-                    "ledger": secrets.token_hex(16),
-                    "signed_by": self._key.key_id if self._key else "",
-                }
-                self._append(connection, None, [(books.settled(books.LEDGER, "", body), "")])
+                created = True
+                self._storage.require_lasting(connection)
+                name, key = secrets.token_hex(16), self._key.key_id if self._key else ""
+                body: dict[str, object] = {"format": FORMAT, "ledger": name, "signed_by": key}
+                row = (books.settled(books.LEDGER, "", body), "")
+                head, _ = chain.append(connection, None, [row], now=self._now(), key=self._key, known={})
+                if self._state is not None:
+                    # Before it is committed: no other process may find it and not know it. Nobody else has its name.
+                    self._state.remember(name, head, self._storage.full_name, durable=True)
+        self._version = len(schema.MIGRATIONS)
+        if created and self._state is not None:
+            log.warning("New ledger: %s", self._storage.full_name)
 
     def _opening(self) -> tuple[str, str]:
         """(the ledger's own name, the name of the key it is signed with), from row 1."""
@@ -385,6 +612,40 @@ class Ledger:
 
     def _now(self) -> str:
         return timestamp(self._clock())
+
+
+def _checked(connection: Connection, position: Position, dataset: str) -> DatasetState:
+    """What the rows say about a dataset, if what is kept beside them is the same; else `LedgerBroken`."""
+    state = position.state(dataset)
+    if len(position.spellings.get(folded(dataset), ())) > 1:
+        return state  # an older version kept one row for each spelling
+    if books.read_state(connection, state.name) != state:
+        raise chain.LedgerBroken(
+            f"Dataset {state.name!r}: what is kept about it differs from what its rows say. The books were changed, "
+            "and nothing more may be spent: run privfair audit, which tells what was changed, and put back a copy of "
+            "the ledger."
+        )
+    return state
+
+
+def _spelt(state: DatasetState, position: Position, dataset: str) -> DatasetState:
+    """The state, if the dataset is written as it was first, and is one dataset; otherwise raise."""
+    if state.name != dataset:
+        remedy = "Two spellings would be two budgets for the same records."
+        raise InputError("dataset", f"must be written {state.name!r}, as before", dataset, remedy)
+    if conflict := position.conflicts.get(folded(dataset)):
+        names = ", ".join(map(repr, position.spellings[folded(dataset)]))
+        raise Refused(
+            f"The datasets {names} are one name in different spellings, and cannot be added up: {conflict}. Give the "
+            "data another name, and carry over what was spent with Ledger.record_past."
+        )
+    return state
+
+
+def _require_used(connection: Connection, seen: Seen, head: Head) -> None:
+    """Raise if a token that this machine saw used is unused: the copy is older, though it has the same rows."""
+    if seen.token and not fetch(connection, "SELECT 1 FROM redemptions WHERE token = ?", seen.token):
+        raise older(seen.head, head)
 
 
 def _one_dataset(spends: Sequence[Spend]) -> str:

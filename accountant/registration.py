@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from accountant.books import DATASET, DatasetState
+from accountant.books import DatasetState
 from accountant.errors import InputError
 from accountant.fingerprint import key_of
-from accountant.spending import folded, require_one_spelling
+from accountant.spending import Payer, folded, require_one_spelling
 from accountant.storage import fetch
 
 Registered = list[tuple[str, str]]
 
 
-def registered(connection: Connection) -> Registered:
-    """(dataset, fingerprint) of every registration ever made."""
-    rows = fetch(connection, "SELECT dataset, body FROM ledger WHERE kind = ?", DATASET)
-    return [(dataset, json.loads(body)["fingerprint"]) for dataset, body in rows]
-
-
-def require_same_kind(connection: Connection, state: DatasetState, *, simulation: bool) -> None:
-    """A dataset that any row of the ledger is about stays a simulation, or stays none."""
-    known = fetch(connection, "SELECT 1 FROM sources WHERE dataset = ? LIMIT 1", state.name)
+def require_same_kind(state: DatasetState, *, known: bool, simulation: bool) -> None:
+    """A dataset that any row of the ledger is about (`known`) stays a simulation, or stays none."""
     if known and state.simulation != simulation:
         raise InputError(
             "simulation",
@@ -60,12 +52,12 @@ def require_same_key(fingerprint: str, seen: Registered) -> None:
         )
 
 
-def require_same_data(connection: Connection, state: DatasetState, fingerprint: str) -> None:
+def require_same_data(seen: Registered, state: DatasetState, fingerprint: str) -> None:
     """A release from fingerprinted data shows the fingerprint, and one that is shown is the registered one."""
     if fingerprint == state.fingerprint:
         return
     if not state.fingerprint:
-        require_free(state, fingerprint, registered(connection), renew=False)
+        require_free(state, fingerprint, seen, renew=False)
         raise InputError(
             "fingerprint",
             f"must be registered for dataset {state.name!r} before it is shown",
@@ -80,9 +72,12 @@ def require_same_data(connection: Connection, state: DatasetState, fingerprint: 
     )
 
 
-def require_known_spelling(connection: Connection, dataset: str, labels: Iterable[tuple[str, str, str]]) -> None:
-    """New clients and groups are no other spellings of those that the dataset has."""
+def require_known_spelling(
+    connection: Connection, dataset: str, labels: Iterable[tuple[str, str, str]], payers: Iterable[Payer]
+) -> None:
+    """New clients and groups are no other spellings of those that the dataset has, by its rows or its `payers`."""
     rows = fetch(connection, "SELECT DISTINCT client, group_name FROM sources WHERE dataset = ?", dataset)
+    rows += payers
     new = sorted(labels)
     for number, name in enumerate(("client", "group")):
         known = {folded(row[number]): row[number] for row in rows}

@@ -90,8 +90,8 @@ datasets = Table(
     sqlite_strict=True,
 )
 
-# Rényi divergence spent at the budget's order, for datasets with a budget, as of the row that `snapshots` names.
-# What came later is added from the rows. Follows from `entries` as well.
+# Not used any more, neither of the two: totals beside the chain can be edited. They are in the chain now
+# (accountant.totals); the tables stay for the ledgers that have them.
 totals = Table(
     "totals",
     metadata,
@@ -222,7 +222,13 @@ def _index_what_is_settled(connection: Connection) -> None:
     connection.exec_driver_sql("CREATE INDEX entries_settled ON entries (sequence) WHERE kind <> 'spend'")
 
 
-MIGRATIONS: list[Callable[[Connection], None]] = [_create_tables, _keep_digests, _index_what_is_settled]
+def _index_totals(connection: Connection) -> None:
+    """Version 4: rows of totals are found without reading all rows; what is settled is in them, too."""
+    connection.exec_driver_sql("DROP INDEX IF EXISTS entries_settled")
+    connection.exec_driver_sql("CREATE INDEX entries_totals ON entries (sequence) WHERE kind = 'totals'")
+
+
+MIGRATIONS: list[Callable[[Connection], None]] = [_create_tables, _keep_digests, _index_what_is_settled, _index_totals]
 # Whoever only reads can do so from this version on; later steps make things faster.
 READABLE_VERSION = 2
 

@@ -8,7 +8,8 @@ row, and `synchronous_commit` is switched on for their transaction whatever the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DatabaseError
 
-from accountant.errors import InputError, LedgerBroken, NotThere
+from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, NotThere
 
 LEDGER_VARIABLE = "PRIVFAIR_LEDGER"
 DEFAULT_LEDGER = "sqlite:///privfair-ledger.sqlite"
@@ -43,7 +44,12 @@ def absolute_url(url: str) -> str:
 def exists(url: str) -> bool:
     """Whether a ledger may be there: a SQLite file that is none yet is not."""
     parsed = _parse(url)
-    return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
+    if parsed.get_backend_name() != "sqlite":
+        return True
+    try:
+        return Path(str(parsed.database)).exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise InputError("ledger", "must be a file that can be reached", str(parsed.database), str(error)) from None
 
 
 class Storage:
@@ -53,15 +59,19 @@ class Storage:
         """Connect to `url`; without `create`, a missing SQLite file is an error instead of a new ledger."""
         parsed = _parse(url)
         self.name = parsed.render_as_string(hide_password=True)
+        self.full_name = absolute_url(self.name)
         if not create and not exists(url):
             raise NotThere("ledger", "must exist", self.name, "Check the path; nothing was created.")
         if parsed.get_backend_name() == "sqlite" and not exists(url):
             # A ledger may hold messages that are not sent yet: it is its owner's. If this fails, connecting says why.
             with suppress(OSError):
                 os.close(os.open(str(parsed.database), os.O_CREAT | os.O_WRONLY, 0o600))
+        options: dict[str, Any] = {}
+        if parsed.get_backend_name() == "sqlite" and not create:
+            options = _read_only(Path(str(parsed.database)))
         try:
             # Every transaction here ends by commit or rollback; the pool need not roll back once more.
-            self._engine = create_engine(parsed, pool_reset_on_return=None)
+            self._engine = create_engine(parsed, pool_reset_on_return=None, **options)
         except ImportError:
             raise InputError(
                 "ledger", "needs the PostgreSQL driver", self.name, "Run: pip install 'privfair[postgres]'"
@@ -93,6 +103,13 @@ class Storage:
                 connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
             yield connection
 
+    def require_lasting(self, connection: Connection) -> None:
+        """Raise if the tables are temporary or unlogged (PostgreSQL): such books are lost in a crash."""
+        if connection.dialect.name == "postgresql":
+            kinds = fetch(connection, "SELECT relpersistence::text FROM pg_class WHERE oid = 'entries'::regclass")
+            if kinds != [("p",)]:
+                raise InputError("ledger", "must be kept in permanent tables", self.name, "Check its search_path.")
+
     def lock_creation(self, connection: Connection) -> None:
         """Hold back other processes that want to create the tables; SQLite's write lock already does."""
         if connection.dialect.name == "postgresql":
@@ -117,21 +134,44 @@ class Storage:
             yield
         except (DatabaseError, self._engine.dialect.loaded_dbapi.Error) as error:
             reason = str(getattr(error, "orig", error)).strip()
-            if any(sign in reason for sign in _DAMAGED):
+            said = reason.lower()
+            if any(sign in said for sign in _UNAVAILABLE):
+                raise LedgerUnavailable(
+                    f"The ledger {self.name} cannot be used now: {reason}. Nothing was spent."
+                ) from error
+            if any(sign in said for sign in _DAMAGED):
                 raise LedgerBroken(f"The ledger's file is damaged: {reason}. Put back a copy of it.") from error
             for signs, rule in _UNUSABLE.items():
-                if any(sign in reason.lower() for sign in signs):
+                if any(sign in said for sign in signs):
                     raise InputError("ledger", rule, self.name, reason) from error
             raise
 
 
-_DAMAGED = ("malformed", "disk I/O error")
+# What passes, or what whoever keeps the machine can put right.
+_UNAVAILABLE = (
+    *("disk is full", "disk full", "disk i/o error", "no space left", "readonly", "read-only", "permission denied"),
+    *("locked", "connection is lost", "server closed the connection", "terminating connection"),
+)
+_DAMAGED = ("malformed", "could not decode", "invalid byte sequence", "already exists", "corrupt")
 _UNUSABLE = {
     ("not a database", "unable to open", "connection"): "must be a database that opens",
-    ("no such table", "no such column"): "must be a ledger with all its tables",
-    ("readonly", "read-only", "permission denied"): "must be writable",
-    ("locked",): "must not be held by another program",
+    ("no such table", "no such column", "no such index", "does not exist"): "must be a ledger with all its tables",
 }
+
+
+def _read_only(path: Path) -> dict[str, Any]:
+    """How to open a file in a folder that cannot be written to: SQLite would make its own files beside it.
+
+    Without a write-ahead log beside it the file is all there is, and nobody changes it here; with one, SQLite can read
+    both, if its index of the log is there.
+    """
+    if os.access(path.parent, os.W_OK):
+        return {}
+    log = path.with_name(f"{path.name}-wal")
+    fixed = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    address = f"{path.resolve().as_uri()}?mode=ro{fixed}"
+    connect: Callable[[], sqlite3.Connection] = lambda: sqlite3.connect(address, uri=True, check_same_thread=False)  # noqa: E731
+    return {"creator": connect}
 
 
 def fetch(connection: Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -179,24 +219,37 @@ def _insert_statement(table: Table, replacing: bool) -> str:
     return f"{statement} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changed}"
 
 
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+    "postgresql+psycopg2": "postgresql+psycopg",
+}
+
+
 def _parse(url: str) -> URL:
+    """The address, with the driver that is used; `InputError` for one that cannot keep a ledger."""
+    rule = "must be sqlite:///FILE or postgresql://USER@HOST/DATABASE"
     try:
         parsed = make_url(url)
-        backend = parsed.get_backend_name()
-        if backend in ("postgresql", "postgres"):
-            return parsed.set(drivername="postgresql+psycopg")
-    except (ArgumentError, NoSuchModuleError):
-        backend = "unknown"
-        parsed = None
-    if parsed is None or backend != "sqlite":
-        raise InputError(
-            "ledger",
-            "must be sqlite:///FILE or postgresql://USER@HOST/DATABASE",
-            parsed.render_as_string(hide_password=True) if parsed is not None else url,
-        )
-    if parsed.database in (None, "", ":memory:") or "mode=memory" in str(parsed.database):
-        raise InputError("ledger", "must be kept in a file", url, "Books in memory are lost in a crash.")
-    return parsed.set(drivername="sqlite")
+        shown = parsed.render_as_string(hide_password=True)
+    except (ArgumentError, ValueError, TypeError, AttributeError):
+        # Whatever it is, it may hold a password.
+        raise InputError("ledger", rule, str(url) if "@" not in str(url) else "another address") from None
+    driver = _DRIVERS.get(parsed.drivername)
+    if driver is None or "\0" in url:
+        raise InputError("ledger", rule, shown)
+    if driver != "sqlite":
+        return parsed.set(drivername=driver)
+    database = parsed.database or ""
+    if not database.strip() or database.lower().lstrip().startswith((":memory:", "file:")) or parsed.query:
+        remedy = "Books in memory are lost in a crash; options, and addresses that begin with file:, are not taken."
+        raise InputError("ledger", "must be kept in a file, sqlite:///FILE", shown, remedy)
+    if parsed.host:
+        raise InputError("ledger", rule, shown, "A path has three slashes before it, an absolute one four.")
+    return parsed.set(drivername=driver)
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from accountant.books import BUDGET, DATASET, LEDGER, DatasetState, event_of
+from accountant.books import BUDGET, DATASET, LEDGER, RESTORED, TOTALS, TRUSTED, DatasetState, event_of
 from accountant.budget import Budget
 from accountant.errors import InputError
 from accountant.events import NotPrivate, canonical_json
@@ -129,7 +129,7 @@ class Tally:
         before = self.states.get(dataset, DatasetState(dataset))
         try:
             said = json.loads(body)
-            if kind == LEDGER and sequence == 1:
+            if (kind == LEDGER and sequence == 1) or kind in (TOTALS, TRUSTED, RESTORED):
                 return
             if kind == DATASET:
                 simulation, fingerprint = bool(said["simulation"]), str(said["fingerprint"])

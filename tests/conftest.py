@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,30 @@ from hypothesis import settings
 
 settings.register_profile("privfair", deadline=None)  # no test depends on how fast the machine is
 settings.load_profile("privfair")
+
+# Nothing that tests do is remembered in the user's own state folder, by subprocesses neither.
+_STATE = tempfile.TemporaryDirectory(prefix="privfair-state-")
+os.environ["PRIVFAIR_STATE"] = _STATE.name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What this machine remembers of ledgers begins empty for every module's own fixtures."""
+    with pytest.MonkeyPatch.context() as environment:
+        folder = tmp_path_factory.mktemp("state")
+        environment.setenv("PRIVFAIR_STATE", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _memory_of_a_test(_memory_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A test knows the ledgers of its module's fixtures, and none of other tests."""
+    with pytest.MonkeyPatch.context() as environment:  # its own: a test may undo what it patched
+        folder = tmp_path_factory.mktemp("state")
+        shutil.copytree(_memory_of_a_module, folder, dirs_exist_ok=True)
+        environment.setenv("PRIVFAIR_STATE", str(folder))
+        yield
+
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
