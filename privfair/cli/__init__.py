@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from accountant.errors import InputError, Refused
 from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, report, reproduce, sweep, train
+from privfair.cli.console import Console, escape
 
 app = typer.Typer(
     name="privfair",

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from accountant.errors import InputError, NotThere
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
+from privfair.cli.console import Console, escape
 from privfair.reports.audit_remarks import remarks
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
         _add_lines(table, kind, lines)
     console.print(table)
     for remark in remarks(dataset):
-        console.print(f"[dim]{remark}[/]")
+        console.print(remark, style="dim", markup=False)
 
 
 def _protected(dataset: DatasetAudit) -> str:

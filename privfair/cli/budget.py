@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
+from privfair.cli.console import Console, escape
 from privfair.run_names import require_whole_noise
 
 if TYPE_CHECKING:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from accountant.errors import InputError, require_positive
 from privfair.cli.books import JsonOption, json_number, shown
+from privfair.cli.console import Console, escape
 
 if TYPE_CHECKING:
     from accountant.calibration import Calibration, Channel
@@ -329,7 +328,7 @@ def _print(found: Calibration, alone: dict[str, float], others: list[dict[str, A
         facts = _facts(channel)
         scale = facts["noise_scale"]
         table.add_row(
-            channel.name + (" [dim](fixed)[/]" if channel.fixed else ""),
+            escape(channel.name) + (" [dim](fixed)[/]" if channel.fixed else ""),
             escape(facts["mechanism"]),
             "–" if scale is None else f"[bold]{_scale(scale)}[/]",
             "–" if facts["sensitivity"] is None else f"{facts['sensitivity']:g}",

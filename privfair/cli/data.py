@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.padding import Padding
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
+from privfair.cli.console import Console, escape
 from privfair.toml_values import toml_value
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def fetch(name: Name, as_json: Json = False) -> None:
         print(json.dumps({"dataset": name, "files": files}))
         return
     for file in fetched:
-        print(f"{file.name}: {'fetched, SHA-256 verified' if file.downloaded else 'here already'}: {file.path}")
+        told = "fetched, SHA-256 verified" if file.downloaded else "here already"
+        Console().print(f"{file.name}: {told}: {file.path}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -170,17 +171,18 @@ def _print_federation(console: Console, federation: Federation, files: dict[str,
     """What the check found, for a reader."""
     schema = federation.schema
     total = sum(len(client.train) + len(client.test) for client in federation.clients)
-    title = f"{federation.name}: {total} records, {len(federation.clients)} clients, {len(schema.features)} features"
+    counts = f"{total} records, {len(federation.clients)} clients, {len(schema.features)} features"
+    title = f"{escape(federation.name)}: {counts}"
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("client", overflow="fold")
     for heading in ("train", "test", *(attribute.name for attribute in schema.sensitive), "mean label"):
-        table.add_column(heading, justify="right")
+        table.add_column(escape(heading), justify="right")
     for client in federation.clients[:CLIENTS_SHOWN]:
         records = _everything(client)
         groups = [" / ".join(map(str, counts.values())) for counts in _counts(federation, records).values()]
         mean = _mean_label(records)
         label = "–" if mean is None else f"{mean:.3f}"
-        table.add_row(client.name, str(len(client.train)), str(len(client.test)), *groups, label)
+        table.add_row(escape(client.name), str(len(client.train)), str(len(client.test)), *groups, label)
     console.print(table)
     if len(federation.clients) > CLIENTS_SHOWN:
         console.print(f"… and {len(federation.clients) - CLIENTS_SHOWN} more clients")

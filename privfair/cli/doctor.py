@@ -15,11 +15,11 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from privfair.cli.books import JsonOption
+from privfair.cli.console import Console
 from privfair.cli.doctor_checks import CHECKS, MARK
 from privfair.versions import installed
 

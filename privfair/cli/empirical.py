@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from privfair.cli.books import shown
+from privfair.cli.console import Console, escape
 
 if TYPE_CHECKING:
     from privfair.empirical.findings import Finding, Findings
@@ -86,7 +85,7 @@ def print_findings(console: Console, found: Findings) -> None:
         table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
     console.print(table)
     for name, reason in found.skipped:
-        console.print(f"{name}: {escape(reason)}", style="dim", soft_wrap=True)
+        console.print(f"{escape(name)}: {escape(reason)}", style="dim", soft_wrap=True)
     console.print(f"[bold]{escape(found.sentence)}[/]", soft_wrap=True)
     console.print(f"[bold {'green' if found.fine else 'red'}]{escape(found.verdict)}[/]", soft_wrap=True)
     from privfair.empirical.findings import NOT_SHOWN
@@ -103,7 +102,16 @@ def _row(one: Finding) -> list[str]:
     lower = f"[bold red]{_down(one.lower)}[/]" if one.contradicts else _down(one.lower)
     right, allowed = f"{100 * one.accuracy:.0f}", f"{100 * one.allowed_accuracy:.0f}"
     trials = f"{one.trials:,}" if one.channel != "canaries" else f"{one.trials:,} runs"
-    return [one.channel, escape(one.adversary), lower, shown(one.upper), right, allowed, trials, f"{one.seconds:.0f}"]
+    return [
+        escape(one.channel),
+        escape(one.adversary),
+        lower,
+        shown(one.upper),
+        right,
+        allowed,
+        trials,
+        f"{one.seconds:.0f}",
+    ]
 
 
 def _down(value: float) -> str:
@@ -113,7 +121,7 @@ def _down(value: float) -> str:
 
 def _progress() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

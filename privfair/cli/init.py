@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption
+from privfair.cli.console import Console
 
 if TYPE_CHECKING:
     from privfair.datasets.guess import Guess
@@ -127,7 +127,7 @@ def _print(found: Guess, target: Path, notes: Sequence[str]) -> None:
         table.add_row(Text(name), role, Text(why))
     console.print(table)
     if found.client is None:
-        console.print(f"No client column ({found.reasons['client']}): one client, “all”. Name it with --client.")
+        console.print(Text(f"No client column ({found.reasons['client']}): one client, “all”. Name it with --client."))
     groups = found.columns[found.sensitive]
     if groups.missing:
         told = f"{groups.missing} of {found.records} records have no {found.sensitive}: they are a group of their own, "

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from accountant.errors import InputError
+from privfair.cli.console import Console
 from privfair.cli.kernels_tables import mmd2_tables, print_table, value_tables
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def kernels(
         print_table(console, table)
     _print_notes(console, comparisons)
     for what, path in written.items():
-        console.print(f"  {what:7} {path}")
+        console.print(f"  {what:7} {path}", markup=False)
 
 
 def _make_folder(path: Path) -> None:
@@ -123,34 +123,32 @@ def _built_in_groups(rng: Any) -> dict[str, Any]:
 
 def _read_groups(path: Path, score_column: str, group_column: str) -> dict[str, Any]:
     """The scores of the two groups in a CSV file."""
-    import pandas as pd
-
+    from privfair.datasets.columns import numbers
+    from privfair.datasets.inference import is_missing
+    from privfair.datasets.options import nearest
+    from privfair.datasets.tables import read_table
     from privfair.kernels.elementwise import as_scores
 
     if not path.is_file():
         raise InputError("--scores", "must be a CSV file that exists", str(path))
-    try:
-        table = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise InputError("--scores", f"must be a CSV file ({error})", str(path)) from None
+    table = read_table(path)
     for option, column in (("--score-column", score_column), ("--group-column", group_column)):
         if column not in table:
-            raise InputError(option, f"must be a column of {path.name}: {', '.join(map(str, table))}", column)
-    known = table[group_column].notna()
-    if not known.all():
-        table = table[known]
-        Console(stderr=True).print(f"[dim]{int((~known).sum())} rows without a group are left out[/]")
-    values = sorted(table[group_column].unique(), key=str)
+            raise InputError(option, f"must be a column of {path.name}", column, nearest(column, table.columns))
+    known = [not is_missing(group) for group in table.column(group_column)]
+    if not all(known):
+        table = table.where(known)
+        Console(stderr=True).print(f"[dim]{len(known) - len(table)} rows without a group are left out[/]")
+    values = sorted(set(table.column(group_column)))
     if len(values) != 2:
-        shown = ", ".join(map(str, values[:6]))
-        raise InputError("--group-column", f"must hold two groups, not {len(values)} ({shown})", group_column)
-    scores = pd.to_numeric(table[score_column], errors="coerce")
-    groups = {str(v): as_scores(f"scores of group {v}", scores[table[group_column] == v].to_numpy()) for v in values}
+        raise InputError("--group-column", "must hold two groups", f"{len(values)} in {group_column}")
+    scores, of = numbers(table.column(score_column)), table.column(group_column)
+    groups = {v: as_scores(f"scores of group {v}", scores[[group == v for group in of]]) for v in values}
     for name, of_group in groups.items():
         if of_group.size < 3:
             raise InputError(f"group {name}", "must have three scores or more for a standard error", of_group.size)
         if abs(of_group).max() > 1e100:
-            raise InputError(f"scores of group {name}", "must be below 1e100", float(abs(of_group).max()))
+            raise InputError(f"scores of group {name}", "must be below 1e100", "a larger one")
     return groups
 
 

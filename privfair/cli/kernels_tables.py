@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from privfair.cli.console import Console, escape
 
 if TYPE_CHECKING:
     from privfair.kernels.base import Kernel
@@ -84,11 +84,13 @@ def _value_table(comparisons: list[Comparison], at: list[float]) -> Table:
             seen.add(c.kernel)
             table.add_section()
             table.add_row(f"[bold]{_foldable(c.kernel, longer_than=NAME)}[/]", *_values(c.kernel, at), "×1")
-        table.add_row(f"  convolved {c.noise}", *_values(c.convolved, at))
+        table.add_row(f"  convolved {escape(str(c.noise))}", *_values(c.convolved, at))
         if c.deconvolved.kernel is None:
-            table.add_row(f"  [dim]deconvolved {c.noise}[/]", "[dim]none[/]")
+            table.add_row(f"  [dim]deconvolved {escape(str(c.noise))}[/]", "[dim]none[/]")
         else:
-            table.add_row(f"  deconvolved {c.noise}", *_values(c.deconvolved.kernel, at), f"×{c.variance_factor:.3g}")
+            table.add_row(
+                f"  deconvolved {escape(str(c.noise))}", *_values(c.deconvolved.kernel, at), f"×{c.variance_factor:.3g}"
+            )
     return table
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from accountant.errors import InputError
+from privfair.cli.console import Console
 
 app = typer.Typer(no_args_is_help=True, help="Key pairs for encrypted aggregation: new, show.")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -55,7 +55,8 @@ def show(
         print(json.dumps({"keys": found}))
         return
     for about in found:
-        print(f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}")
+        told = f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}"
+        Console().print(told, markup=False, soft_wrap=True)
 
 
 def _files(path: Path) -> list[tuple[str, Path]]:

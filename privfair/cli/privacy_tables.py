@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from privfair.cli.books import shown
+from privfair.cli.console import Console, escape
 
 
 def print_plan(console: Console, plan: dict[str, Any]) -> None:
@@ -17,7 +17,7 @@ def print_plan(console: Console, plan: dict[str, Any]) -> None:
     for column in ("channel", "noise", "sampling", "ε alone"):
         table.add_column(column, justify="right" if column == "ε alone" else "left")
     for row in plan["channels"]:
-        table.add_row(row["channel"], row["noise"], row["sampling"], _epsilon(row["epsilon"]))
+        table.add_row(*map(escape, (row["channel"], row["noise"], row["sampling"])), _epsilon(row["epsilon"]))
     console.print(table)
     for line in plan["notes"]:
         console.print(line, style="dim", markup=False)
@@ -53,9 +53,9 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
         rows = list(privacy[f"by_{kind}"].items())
         for number, (name, value) in enumerate(_shortened(rows)):
             pld = "–" if value["pld"] is None and value["rdp"] is not None else _epsilon(value["pld"])
-            table.add_row(kind if number == 0 else "", name, pld, _epsilon(value["rdp"]))
+            table.add_row(kind if number == 0 else "", escape(name), pld, _epsilon(value["rdp"]))
     for attribute, value in privacy["change_of_group"].items():
-        table.add_row("changing a person's", attribute, "", _epsilon(value))
+        table.add_row("changing a person's", escape(attribute), "", _epsilon(value))
     console.print(table)
     console.print(f"  Followed: {privacy['objective']}.", markup=False)
     console.print("  Not covered:", markup=False)

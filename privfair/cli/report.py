@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from accountant.errors import InputError
 from privfair.cli.books import JsonOption
+from privfair.cli.console import Console, escape
 
 
 def report(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from accountant.errors import InputError
+from privfair.cli.console import Console, escape
 from privfair.cli.sweep_tables import plain_table, print_areas, watched
 
 if TYPE_CHECKING:

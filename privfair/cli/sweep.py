@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from accountant.errors import InputError
+from privfair.cli.console import Console
 from privfair.cli.sweep_tables import print_sweep, watched
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from privfair.cli.console import Console, escape
 
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 MOST_LINES = 60  # of a table in the terminal; beyond, only Pareto points are shown
@@ -57,7 +57,7 @@ class Watch:
         if not self._progress.console.is_terminal and now - self._spoken >= LINE_SECONDS:
             self._spoken = now
             told = f"{self._what}: {self._done:.1f} of {self._total} runs in {_clock(now - self._began)}"
-            self._progress.console.print(told + (f", {left}" if left else ""), soft_wrap=True)
+            self._progress.console.print(told + (f", {left}" if left else ""), markup=False, soft_wrap=True)
 
     def _finished(self, job: Any, row: dict[str, Any]) -> None:
         if row["status"] != "done":
@@ -65,7 +65,7 @@ class Watch:
             self._progress.update(self._task, description=f"{self._what}, {self._failed} failed")
             if self._failed <= 5:
                 self._progress.console.print(
-                    f"[yellow]failed:[/] {job.series}: {escape(row['reason'])}", soft_wrap=True
+                    f"[yellow]failed:[/] {escape(job.series)}: {escape(row['reason'])}", soft_wrap=True
                 )
 
 
@@ -96,7 +96,7 @@ class _Runs(ProgressColumn):
 def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
     """A bar while a sweep runs; silent with `quiet`. Ctrl-C ends it with what is saved in `out`, and exit code 130."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         _Runs(),
         TimeElapsedColumn(),

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from accountant.errors import InputError, Refused
+from privfair.cli.console import Console, escape
 from privfair.cli.privacy_tables import print_plan, print_statement
 from privfair.reports.numbers import plural
 
@@ -66,8 +65,9 @@ def train(
         _write_report(result)
         print(json.dumps(result.metrics, allow_nan=False))
         return
-    with _progress(resolved) as progress:
-        task = progress.add_task("training", total=resolved.federation.rounds, accuracy="–", unfairness="–")
+    with _progress() as progress:
+        what = f"{resolved.data.name}, {resolved.federation.method}"
+        task = progress.add_task(what, total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
         def report(row: dict[str, Any]) -> None:
             accuracy, unfairness = _number(row.get("accuracy")), _number(notion_figure(row, resolved.fairness.notion))
@@ -81,15 +81,17 @@ def train(
         except KeyboardInterrupt:
             progress.stop()
             where = arguments.get("resume") or arguments["out"]
-            Console(stderr=True).print(f"Interrupted. Continue with: privfair train --resume {where}", soft_wrap=True)
+            Console(stderr=True).print(
+                f"Interrupted. Continue with: privfair train --resume {where}", markup=False, soft_wrap=True
+            )
             raise typer.Exit(130) from None
     _print(result, resolved)
     _print_report(result)
 
 
-def _progress(config: Config) -> Progress:
+def _progress() -> Progress:
     return Progress(
-        TextColumn(f"{config.data.name}, {config.federation.method}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("accuracy {task.fields[accuracy]}  unfairness {task.fields[unfairness]}"),
@@ -108,7 +110,7 @@ def _print(result: Result, config: Config) -> None:
     strength = "" if config.federation.method in WITHOUT_LAMBDA else f", λ = {config.fairness.strength:g}"
     clients = plural(len(metrics["data"]["clients"]), "client")
     console.print(
-        f"[bold]{config.federation.method}[/] on {config.data.name}: {clients}, "
+        f"[bold]{config.federation.method}[/] on {escape(config.data.name)}: {clients}, "
         f"{plural(metrics['rounds'], 'round')}{strength}, {metrics['seconds']['total']:.1f} s. "
         + (f"Figures on the {plural(records, 'test record')} of all clients." if records else "")
     )
@@ -127,7 +129,7 @@ def _print(result: Result, config: Config) -> None:
     for name, value in {"accuracy": result.accuracy, "rmse": metrics["rmse"], **result.unfairness}.items():
         if value is not None:
             interval = metrics["confidence_intervals"].get(name)
-            label = name if name in ("accuracy", "rmse") else f"unfairness: {name}"
+            label = name if name in ("accuracy", "rmse") else f"unfairness: {escape(name)}"
             between = "all, added up" if name == "mmd2" else escape(metrics["unfairness_of"].get(name, ""))
             cells = [label, f"{value:.4f}", f"{interval[0]:.3f} – {interval[1]:.3f}" if interval else ""]
             figures.add_row(*cells, *([between] if several else []))
@@ -144,7 +146,7 @@ def _print(result: Result, config: Config) -> None:
         names = escape("; ".join(metrics["unseen_groups"]))
         console.print(f"[yellow]Not seen by the fairness term, too few records by released counts:[/] {names}")
     print_statement(console, metrics["privacy"])
-    console.print(f"  run  {result.out}")
+    console.print(f"  run  {result.out}", markup=False)
 
 
 def _print_report(result: Result) -> None:
@@ -174,14 +176,14 @@ SHORT = {"selection_rate": "selected", "true_positive_rate": "TPR", "false_posit
 def _group_table(attribute: str, groups: dict[str, dict[str, Any]]) -> Table:
     """Sizes and rates; ± is half the width of the 95% interval."""
     table = Table(
-        title=f"by {attribute}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        title=f"by {escape(attribute)}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
     columns = [name for name in next(iter(groups.values())) if name != "intervals"]
-    table.add_column(attribute)
+    table.add_column(escape(attribute))
     for column in columns:
         table.add_column(SHORT.get(column, column), justify="right", no_wrap=True)
     for group, row in groups.items():
-        table.add_row(group, *(_rate(row, column) for column in columns))
+        table.add_row(escape(group), *(_rate(row, column) for column in columns))
     return table
 
 

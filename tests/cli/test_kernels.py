@@ -89,12 +89,12 @@ def test_same_seed_same_answer(tmp_path: Path) -> None:
         (["--noise", "laplace:-1"], "noise scale must be 0 or above; found -1.0."),
         (["--scores", "missing.csv"], "--scores must be a CSV file that exists; found 'missing.csv'."),
         (["--distances", "near"], "distances must be numbers separated by commas; found 'near'."),
-        (["--scores", "three.csv"], "--group-column must hold two groups, not 3 (a, b, c)"),
+        (["--scores", "three.csv"], "--group-column must hold two groups; found '3 in group'."),
         (["--scores", "words.csv"], "scores of group b must be finite"),
         (["--scores", "few.csv"], "group a must have three scores or more for a standard error; found 1."),
         (["--out", "two.csv"], "--out must be a folder that can be written"),
         (["--kernel", "matern32:1e-300"], "bandwidth must be between 1e-50 and 1e50"),
-        (["--scores", "two.csv", "--score-column", "x"], "must be a column of two.csv: group, score; found 'x'"),
+        (["--scores", "two.csv", "--score-column", "x"], "must be a column of two.csv; found 'x'. There are: group"),
     ],
 )  # fmt: skip
 def test_bad_input_exits_2_without_a_traceback(tmp_path: Path, arguments: list[str], message: str) -> None:
