@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accountant.errors import InputError, Refused
+from privfair.attendance import Unfinished
 from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.encoder import Encoder
@@ -93,6 +94,9 @@ def train(
     try:
         with nullcontext() if kept is None else kept.locked():
             return _finish(_engine(setting)(setting, kept, report, planned), kept)
+    except Unfinished as stopped:
+        where = "" if kept is None else f" Continue it with: privfair train --resume {kept.path}"
+        raise Unfinished(f"{stopped}{where}") from None
     except Refused:
         if kept is not None and resume is None and not _has_released(setting):
             kept.remove()  # refused before anything was released: nothing to resume

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.interfaces import Absence, Ask
 from privfair.messages import (
     Answered,
@@ -30,6 +30,10 @@ NAMES: dict[type, str] = {
     MeasureRequest: "measures",
     EvaluateRequest: "evaluation",
 }
+
+
+class Unfinished(Refused):
+    """A run that stops before its end, for want of clients: what it has is kept, and it can be continued."""
 
 
 class Roll:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,8 +11,8 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.aggregation import ServerAggregator
 from privfair.arrays import FloatArray
-from privfair.attendance import Roll, ask_together
-from privfair.interfaces import Algorithm, Ask, Backend, FederatedOptimizer, ServerState, answered
+from privfair.attendance import Roll, Unfinished, ask_together
+from privfair.interfaces import Absence, Algorithm, Ask, Backend, FederatedOptimizer, ServerState, answered
 from privfair.messages import (
     Counts,
     CountsRequest,
@@ -123,9 +124,23 @@ class KeptByClients:
         return Sealed(number, total, share, state.terms.sum_step)
 
 
+class TooFewTrained(Unfinished):
+    """Too few clients trained in a round: no step was taken, and the round can be tried again from `state`."""
+
+    def __init__(self, state: ServerState, arrived: int, needed: int, absent: Sequence[Absence]) -> None:
+        """`state`: that of the round's beginning, with the clients that were admitted in it."""
+        reasons = "; ".join(sorted({f"client {a.client}: {a.reason}" for a in absent}))
+        super().__init__(f"Round {state.round + 1} had {arrived} of at least {needed} clients train. {reasons}".strip())
+        self.state = state
+
+
 @dataclass(frozen=True)
 class Server:
-    """All that the server works with."""
+    """All that the server works with.
+
+    `least_trained`: so many of those who are asked to train must do so, or the round does not count; 0 where a round
+    without training passes, as in a simulation.
+    """
 
     backend: Backend
     algorithm: Algorithm
@@ -134,6 +149,7 @@ class Server:
     adder: ServerAggregator
     keeper: Keeper
     negotiator: Negotiator
+    least_trained: int = 0
 
 
 def begin(server: Server) -> ServerState:
@@ -223,6 +239,9 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     memory = algorithm.heard(state, memory, answered(Scores, list(told), list(told.values())))
 
     # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
+    needed = min(len(trainers), max(server.least_trained, terms.least_updates))
+    if server.least_trained and len(updates) < needed:
+        raise TooFewTrained(state, len(updates), needed, roll.absent)
     model = state.model
     share = share_of(weights, trainers, list(updates))
     if share > 0 and len(updates) >= terms.least_updates:

@@ -31,14 +31,17 @@ def encode(reply: Reply) -> bytes:
 
 
 def decode(message: bytes) -> Reply:
-    """The reply of a message; bytes that are none give an `InputError`."""
+    """The reply of a message; bytes that are none give an `InputError`. What is in its arrays, `ReplyCheck` checks."""
     try:
         arrays = dict(sorted(load(message).items()))
         kinds = {name.partition("/")[0] for name in arrays}
         values = {name.partition("/")[2]: array for name, array in arrays.items()}
         kind = kinds.pop() if len(kinds) == 1 else ""
         if kind == "counts":
-            return Counts(int(values["records"][0]), values["cells"])
+            records = values["records"]
+            if values.keys() != {"records", "cells"} or records.shape != (1,) or records.dtype.kind not in "iu":
+                raise InputError("message", "must have one whole number of records", f"shape {records.shape}")
+            return Counts(int(records[0]), values["cells"])
         if kind == "scores":
             return Scores(tuple(values.values()))
         if kind == "embeddings":
@@ -49,6 +52,8 @@ def decode(message: bytes) -> Reply:
             return Measures(values)
         if kind == "evaluation":
             return Evaluation(tuple(values.values()))
-    except (SafetensorError, KeyError, IndexError, ValueError) as error:
+    except InputError:
+        raise
+    except (SafetensorError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise InputError("message", f"must be a whole reply ({error})", f"{len(message)} bytes") from None
     raise InputError("message", "must be a reply of a known kind", sorted(values))

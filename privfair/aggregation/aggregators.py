@@ -201,6 +201,8 @@ class ServerAggregator:
         header = ciphertext.header
         if header.additions:
             raise BadCiphertext(name, "must be a single contribution", f"{header.additions + 1} of them")
+        if self.keys.tagging is None and (header.contributors or header.round):
+            raise BadCiphertext(name, "must be as plain contributions are", "one with names")
         if self.keys.tagging is not None and (header.contributors[0].client, header.round) != (client, round_number):
             found = f"client {header.contributors[0].client}, round {header.round}"
             raise BadCiphertext(name, f"must be of client {client} and round {round_number}", found)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,12 +25,12 @@ from privfair.aggregation import (
     require_resumable,
 )
 from privfair.algorithms.embedding import with_adder
-from privfair.attendance import Roll
+from privfair.attendance import Roll, Unfinished
 from privfair.config import Config
 from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.plan import holders, schema_from_json, shared_plan
 from privfair.deployment.possessions import key_path, require_scheme
-from privfair.deployment.remote import Link, Remote
+from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSum, Recorded, Sums
 from privfair.evaluation import Row
 from privfair.fairness.released import released_figures
@@ -49,8 +50,8 @@ from privfair.messages import (
 from privfair.parts import Parts
 from privfair.randomness import stream
 from privfair.replica import Replica
-from privfair.replies import ReplyCheck
-from privfair.round import Keeper, KeptByClients, KeptByServer, Server, begin, run_round
+from privfair.replies import LARGEST, MOST_RECORDS, ReplyCheck
+from privfair.round import Keeper, KeptByClients, KeptByServer, Server, TooFewTrained, begin, run_round
 from privfair.run_directory import Checkpoint, RunDirectory
 from privfair.storage import write_bytes, write_json
 from privfair.trained import weights_file
@@ -86,7 +87,7 @@ class Coordinator:
         if checkpoint is None:
             self._write(state, before, None)
         while state.round < rounds:
-            state = run_round(state, self.server)
+            state = self._round(state, lambda: before + time.perf_counter() - started)
             self._write(state, before + time.perf_counter() - started, None)
         if state.terms.evaluation is not None and released is None:
             state, released = self._evaluated(state)
@@ -96,6 +97,33 @@ class Coordinator:
         state = replace(state, absent=(*state.absent, *late))
         self._write(state, before + time.perf_counter() - started, released)
         return state
+
+    def _round(self, state: ServerState, seconds: Callable[[], float]) -> ServerState:
+        """One round in which enough data holders train; those who are missing are waited for, `run.wait` seconds.
+
+        A round that is tried again releases nothing twice: whoever answered before answers the same again. When time
+        is up the run stops, and its checkpoint stands at the end of the round before.
+        """
+        least, why, end = self.server.least_trained, "", 0.0
+        while True:
+            there = self.remote.there()
+            if len(there) >= least:
+                try:
+                    return run_round(state, self.server)
+                except TooFewTrained as few:
+                    state, why = few.state, str(few)
+            end = end or time.monotonic() + self.config.run.wait
+            if time.monotonic() > end:
+                self._write(state, seconds(), None)  # with those who were admitted while it waited
+                raise Unfinished(self._stopped(state, why or self.remote.absent(least)))
+            time.sleep(min(POLL, self.config.run.wait))
+
+    def _stopped(self, state: ServerState, why: str) -> str:
+        return (
+            f"The run stopped after round {state.round} of {self.config.federation.rounds}, for want of data holders "
+            f"within {self.config.run.wait:g} s. {why} Nothing is lost: start it again with the same folder, and it "
+            "goes on with the next round."
+        )
 
     def _evaluated(self, state: ServerState) -> tuple[ServerState, tuple[Evaluation, ...]]:
         noise = state.terms.evaluation
@@ -182,7 +210,14 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     if parts.embedding is not None:
         feature_keys = _server_keys(config, quantise=parts.feature_code is not None)
         features = (ServerAggregator(feature_keys, parts.feature_code), parts.embedding.unit.count)
-    check = ReplyCheck(adder, cells=len(parts.cells), contribution_size=size, features=features)
+    check = ReplyCheck(
+        adder,
+        cells=len(parts.cells),
+        contribution_size=size,
+        features=features,
+        groups=tuple(len(attribute.values) for attribute in schema.sensitive),
+        most_records=_most_records(parts),
+    )
     feature_adder = features and features[0]
     remote.check = _Check(check, names, adder, replica, feature_adder)
     server = Server(
@@ -193,8 +228,19 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
         adder,
         recorded,
         negotiator_of(parts),
+        least_trained=config.run.min_clients or 1,
     )
     return Coordinator(config, RunDirectory(folder), parts, remote, server, recorded, replica)
+
+
+def _most_records(parts: Parts) -> int:
+    """The largest count of one data holder with which there is a plan: one that claims more does not end the run."""
+    limits = [MOST_RECORDS]
+    if parts.planner is not None:
+        limits.append(math.ceil(1 / parts.config.privacy.delta) - 1)
+    if parts.embedding is not None and parts.embedding.room is not None:
+        limits.append(parts.embedding.room)
+    return min(limits)
 
 
 @dataclass(frozen=True)
@@ -217,8 +263,10 @@ class _Check:
             name, me = f"contribution of client {client!r}", self.names.index(client)
             weight = request.weight if request.release is None else 1.0  # with noise, the weight is in the numbers
             self.adder.require_readable(reply.contribution, weight, name, client=me, round_number=request.round)
-            if self.replica is not None and not np.isfinite(self.replica.aggregator.open(reply.contribution)).all():
-                raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
+            if self.replica is not None:
+                change = self.replica.aggregator.open(reply.contribution)
+                if not (np.abs(change) <= LARGEST).all():
+                    raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
         return reply
 
 

@@ -14,6 +14,8 @@ from accountant.errors import InputError
 from privfair.messages import Sealed
 
 VERSION = 1
+MOST_TEXT = 500  # characters of a reason from elsewhere that are shown and kept
+MOST_SUMS = 2**31
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 Envelope = dict[str, Value]
 
@@ -26,9 +28,16 @@ def sealed(kind: str, run: str, **content: Value) -> Envelope:
     return {"version": VERSION, "kind": kind, "run": run, **content}
 
 
-def refusal(reason: str, *, code: str = FINAL, sums: int = 0) -> Envelope:
-    """No, and why."""
-    return {"version": VERSION, "kind": "refused", "reason": reason, "code": code, "sums": sums}
+def refusal(reason: str, *, client: str = "", code: str = FINAL, sums: int = 0) -> Envelope:
+    """No, and why; `client`: who refuses."""
+    return {"version": VERSION, "kind": "refused", "client": client, "reason": reason, "code": code, "sums": sums}
+
+
+def printable(text: object) -> str:
+    """A text from elsewhere as it may be logged: cut, and without line breaks, control and escape characters."""
+    start = str(text)[: 4 * MOST_TEXT] if isinstance(text, str | int | float) else f"a {type(text).__name__}"
+    clean = "".join(letter if letter.isprintable() else " " for letter in start).strip()
+    return clean if len(clean) <= MOST_TEXT else f"{clean[: MOST_TEXT - 1]}…"
 
 
 def text(envelope: Mapping[str, Value], name: str) -> str:
@@ -45,6 +54,14 @@ def number(envelope: Mapping[str, Value], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"message's {name}", "must be a whole number", type(value).__name__)
     return value
+
+
+def opened_sums(envelope: Mapping[str, Value]) -> int:
+    """How many sums the sender of a message says it has opened."""
+    found = number(envelope, "sums")
+    if not 0 <= found <= MOST_SUMS:
+        raise InputError("message's sums", f"must be between 0 and {MOST_SUMS}", found)
+    return found
 
 
 def byte_parts(envelope: Mapping[str, Value], name: str) -> list[bytes]:

@@ -22,6 +22,7 @@ from privfair.config import Config
 from privfair.deployment import memory as storage
 from privfair.deployment.agreement import Declined
 from privfair.deployment.envelopes import (
+    FINAL,
     UNKNOWN_RUN,
     Envelope,
     byte_parts,
@@ -42,6 +43,7 @@ from privfair.privacy.pricing import EMBEDDINGS, UPDATES
 from privfair.privacy.refusals import require_decided, require_separate
 from privfair.request_wire import decode_request
 
+WITHHELD = "Its budget or its ledger does not allow it; its own log says more."
 RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
 
@@ -82,12 +84,24 @@ class Holder:
                     return self._introduce(run, message)
                 return self._order(run, message) if kind == "order" else self._end(run, message)
         except Curable as wanted:
-            return refusal(str(wanted), code=wanted.code, sums=self._sums(message))
+            return self._refusal(message, str(wanted), wanted.code)
         except Refused as reason:
-            return refusal(str(reason), sums=self._sums(message))
+            return self._refusal(message, self._said(reason))
         except Exception:  # noqa: BLE001 - what it is may depend on records: it stays here
             traceback.print_exc(file=sys.stderr)
-            return refusal("It could not answer; its own log says why.", sums=self._sums(message))
+            return self._refusal(message, "It could not answer; its own log says why.")
+
+    def _refusal(self, message: Envelope, reason: str, code: str = FINAL) -> Envelope:
+        return refusal(reason, client=self.name, code=code, sums=self._sums(message))
+
+    def _said(self, refused: Refused) -> str:
+        """What the server gets to read of a refusal. The whole of it is for this holder's own log.
+
+        `Declined` speaks of the plan and of what the server sent, no more. Any other refusal comes from the ledger, and
+        may tell how much of a budget is left, paths, or other runs.
+        """
+        print(f"privfair: {self.name} refused: {refused}", file=sys.stderr, flush=True)
+        return str(refused) if isinstance(refused, Declined) else WITHHELD
 
     # ---- hello
 
@@ -118,7 +132,7 @@ class Holder:
         """Without a lifetime budget nothing but this bounds how often a server starts anew."""
         others = [path.parent.name for path in self.folder.glob(f"*/{storage.FILE}") if path.parent.name != run]
         if others and not budgeted:
-            raise Declined(
+            raise Refused(
                 f"This data holder took part in the run {others[0]}, and its data have no lifetime budget: another run "
                 "needs one (privfair budget set), or a new folder."
             )
@@ -151,7 +165,7 @@ class Holder:
                     raise
                 except Refused as reason:
                     replies.append(b"")
-                    reasons.append(str(reason))
+                    reasons.append(self._said(reason))
             work.keep()
             return sealed("answer", run, replies=replies, reasons=reasons, sums=work.replica.round)
 

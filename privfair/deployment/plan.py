@@ -29,10 +29,16 @@ def shared_plan(config: Config) -> dict[str, Any]:
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """The keys in which two plans differ, in words."""
     return [
-        f"{name} is {theirs.get(name)!r} there and {mine.get(name)!r} here"
+        f"{name} is {_short(theirs.get(name))} there and {_short(mine.get(name))} here"
         for name in sorted({*mine, *theirs})
         if mine.get(name) != theirs.get(name) or (name in mine) != (name in theirs)
     ]
+
+
+def _short(value: Any) -> str:
+    """A value of a plan, cut where it is long: several keys fit into one message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def holders(config: Config) -> tuple[str, ...]:
@@ -75,7 +81,7 @@ def schema_from_json(text: str) -> Schema:
             conditions=tuple(str(name) for name in data["conditions"]),
             inferred=bool(data["inferred"]),
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise InputError("schema", f"must be whole ({type(error).__name__})", f"{len(text)} characters") from None
 
 

@@ -1,8 +1,14 @@
-"""The server's side of a federation on several machines: requests out as messages, replies in, absences noticed."""
+"""The server's side of a federation on several machines: requests out as messages, replies in, absences noticed.
+
+What comes in is checked whole in one place, `_read`, before anything uses it. Whoever sends what cannot be used is left
+out, with a reason that is safe to print; the others go on.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +21,14 @@ from privfair.deployment.envelopes import (
     Envelope,
     Value,
     byte_parts,
-    number,
+    opened_sums,
     pack_sums,
+    printable,
     require_kind,
     sealed,
     text,
 )
-from privfair.deployment.plan import digest, terms_to_text
+from privfair.deployment.plan import digest, schema_from_json, terms_to_text
 from privfair.deployment.sums import Sums
 from privfair.interfaces import Memory
 from privfair.messages import Answered, Asked, Bundle, BundleReply, CountsRequest, Missing, Reply, Request, Sealed
@@ -32,6 +39,8 @@ from privfair.wire import decode
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
 PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
+AGAIN = 10.0  # seconds after which a node that refused is asked again: its owner may have corrected its file
+MOST_SCHEMA = 2**22  # characters; a longer schema is not read
 
 
 class Link(Protocol):
@@ -66,11 +75,11 @@ class Remote:
     ) -> None:
         """Nobody is known yet: see `gather`. `deadline`: seconds for an answer; `wait`: for an introduction."""
         self._link, self._names, self._sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
-        self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer
+        self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer, or refused
         self._run, self._plan = run, plan
         self._known: dict[str, Node] = {}
-        self._turned_away: dict[int, str] = {}  # nodes whose hello was answered with a refusal, and why
-        self._reasons: dict[str, str] = {}  # of clients that refused
+        self._turned_away: dict[int, str] = {}  # nodes that refused, or were refused, and why
+        self._reasons: dict[str, str] = {}  # the same by the client's name, where it is known
         self._terms, self._terms_id = "", ""
         self.schema: str | None = None
         self.bytes_up = self.bytes_down = 0
@@ -84,32 +93,57 @@ class Remote:
     # ---- who is there
 
     def gather(self, least: int) -> str:
-        """Wait for everybody, or, when time is up, for the least number that may begin; the schema that they share."""
-        wait = self._wait
-        end = time.monotonic() + wait
+        """Wait until so many are there; the schema that they share. `Refused` when time is up, or when all refuse."""
+        end = time.monotonic() + self._wait
         schemas: dict[str, str] = {}
         while True:
-            self._not_before.clear()
+            self._not_before = {n: t for n, t in self._not_before.items() if n in self._turned_away}
             schemas |= self._greet(schema=None)
-            if len(self._known) == self.clients or (time.monotonic() > end and len(self._known) >= max(1, least)):
+            if len(self._known) >= least:
                 break
-            if time.monotonic() > end:
-                came = f"{len(self._known)} of {self.clients} ({', '.join(sorted(self._known)) or 'nobody'})"
-                remedy = "; ".join([*self._turned_away.values(), *self._reasons.values()])
-                raise Refused(f"Not enough data holders came within {wait:g} s: {came}. {remedy}".strip())
+            refused = [name for name in self._names if name in self._reasons and name not in self._known]
+            if len(refused) == self.clients or time.monotonic() > end:
+                raise Refused(self._too_few("All data holders refused" if len(refused) == self.clients else ""))
             time.sleep(min(POLL, max(0.0, end - time.monotonic())) or POLL)
         self.schema, _ = Counter(schemas.values()).most_common(1)[0]
         for name in [name for name, schema in schemas.items() if schema != self.schema]:
-            self._reasons[name] = "Its schema (features, groups, labels) is not that of the others."
-            self._known.pop(name, None)
+            self._turn_away(self._known.pop(name).id, name, "Its schema (features, groups, labels) is another.")
         return self.schema
 
+    def _too_few(self, what: str) -> str:
+        """Why a run does not begin, with what each data holder said."""
+        came = f"{len(self._known)} of {self.clients} ({', '.join(sorted(self._known)) or 'nobody'})"
+        what = what or f"Not enough data holders came within {self._wait:g} s: {came}"
+        missing = [name for name in self._names if name not in self._known]
+        said = [f"{name}: {self._away(name)}" for name in missing]
+        unnamed = set(self._turned_away.values()) - set(self._reasons.values())
+        return f"{what}. {' '.join([*said, *(f'A node: {reason}' for reason in sorted(unnamed))])}"
+
+    def there(self) -> list[str]:
+        """The data holders that are connected now; new ones are greeted first."""
+        self._greet(self.schema)
+        nodes = self._link.nodes()
+        return [name for name in self._names if name in self._known and self._known[name].id in nodes]
+
+    def absent(self, least: int) -> str:
+        """Who is not connected, where at least so many must be, and why."""
+        there = self.there()
+        missing = [f"{name}: {self._away(name)}" for name in self._names if name not in there]
+        return f"{len(there)} of at least {least} are there. {' '.join(missing)}"
+
+    def _away(self, name: str) -> str:
+        away = "Its node is not connected." if name in self._known else "It has not come."
+        return self._reasons.get(name, away)
+
     def _greet(self, schema: str | None) -> dict[str, str]:
-        """Say hello to every node that is not known; the schemas of those who are now."""
+        """Say hello to every node that is not known; the schemas of those who are now.
+
+        Nodes that refused, or did not answer, are greeted again after a while.
+        """
         there = self._link.nodes()
         known = {node.id for node in self._known.values()}
         now = time.monotonic()
-        new = sorted(n for n in there - known - self._turned_away.keys() if now >= self._not_before.get(n, now))
+        new = sorted(n for n in there - known if now >= self._not_before.get(n, now))
         if not new:
             return {}
         hello = sealed("hello", self._run, plan=self._plan)
@@ -118,25 +152,41 @@ class Remote:
             if isinstance(answer, str):  # not there after all: those who are must not wait for it again and again
                 self._not_before[node] = time.monotonic() + PATIENCE * self._wait
                 continue
+            name = printable(answer.get("client", ""))
             try:
                 if require_kind(answer, "here", "refused") == "refused":
-                    raise InputError("data holder", f"refused: {text(answer, 'reason')}", node)
-                name, told = text(answer, "client"), text(answer, "schema")
-                self._admit(node, name, told, schema, number(answer, "sums"), there)
+                    self._turn_away(node, name, f"It refused: {printable(text(answer, 'reason'))}")
+                    continue
+                told = text(answer, "schema")
+                self._admit(node, name, told, schema, opened_sums(answer), there)
                 found[name] = told
             except InputError as error:
-                self._turned_away[node] = str(error)
+                self._turn_away(node, name, printable(str(error)))
         return found
+
+    def _turn_away(self, node: int, name: str, reason: str) -> None:
+        """Go on without a node, for a while; its reason is logged once, and reported as its absence."""
+        if self._turned_away.get(node) != reason:
+            print(f"privfair: data holder {name or f'at node {node}'}: {reason}", file=sys.stderr, flush=True)
+        self._turned_away[node] = reason
+        self._not_before[node] = time.monotonic() + min(AGAIN, self._wait)
+        if name in self._names and name not in self._known:
+            self._reasons[name] = reason
 
     def _admit(self, node: int, name: str, told: str, schema: str | None, sums: int, there: set[int]) -> None:
         if name not in self._names:
             raise InputError("data holder", f"must be one of {', '.join(self._names)}", name)
         if schema is not None and told != schema:
             raise InputError(f"schema of {name}", "must be that of the others", "another")
+        if len(told) > MOST_SCHEMA:
+            raise InputError(f"schema of {name}", f"must have at most {MOST_SCHEMA} characters", len(told))
+        schema_from_json(told)
         before = self._known.get(name)
         if before is not None and before.id in there:
             raise InputError(f"data holder {name}", "must be one node", "a second one")
         self._known[name] = Node(node, sums)
+        self._reasons.pop(name, None)
+        self._turned_away.pop(node, None)
 
     def _carried(self, messages: Mapping[int, Envelope], deadline: float) -> dict[int, Mapping[str, Value] | str]:
         """What the link brings back; the bytes of what went and came are counted."""
@@ -173,8 +223,7 @@ class Remote:
         for k, one in asked.items():
             node = self._known.get(self._names[k])
             if node is None or node.id not in there:
-                away = "Its node is not connected." if node is not None else "It has not come."
-                answers[k] = Missing(k, self._reasons.get(self._names[k], away))
+                answers[k] = Missing(k, self._away(self._names[k]))
                 continue
             orders[node.id], client_of[node.id] = self._order(node, one), k
         found = self._carried(orders, left)
@@ -204,26 +253,34 @@ class Remote:
         )
 
     def _read(self, k: int, asked: Asked, answer: Mapping[str, Value] | str) -> Answered | None:
-        """The replies of an answer; None where the refusal can be cured by sending more."""
+        """The replies of an answer, checked whole; None where the refusal can be cured by sending more.
+
+        The one door through which a data holder's words come in. Whatever they are, they end nobody else's run.
+        """
+        if isinstance(answer, str):
+            return Missing(k, printable(answer))
+        try:
+            return self._opened(k, asked, answer)
+        except InputError as error:
+            return Missing(k, printable(f"Its reply could not be read: {error}"))
+        except Exception as error:  # noqa: BLE001 - no reply, however odd, may stop the others
+            traceback.print_exc(file=sys.stderr)
+            return Missing(k, f"Its reply could not be read ({type(error).__name__}).")
+
+    def _opened(self, k: int, asked: Asked, answer: Mapping[str, Value]) -> Answered | None:
         name = self._names[k]
         node = self._known[name]
-        if isinstance(answer, str):
-            return Missing(k, answer)
-        try:
-            kind = require_kind(answer, "answer", "refused")
-            node.sums = number(answer, "sums")
-            if kind == "refused":
-                return self._refused(k, node, answer)
-            if not isinstance(asked, CountsRequest):
-                node.terms_id = self._terms_id
-            messages, reasons = byte_parts(answer, "replies"), answer.get("reasons")
-            requests = singles(asked)
-            if not isinstance(reasons, list) or not len(messages) == len(reasons) == len(requests):
-                raise InputError("answer", f"must have {len(requests)} replies", len(messages))
-        except InputError as error:
-            return Missing(k, f"Its reply could not be read: {error}")
+        kind = require_kind(answer, "answer", "refused")
+        node.sums = opened_sums(answer)
+        if kind == "refused":
+            return self._refused(k, node, answer)
+        messages, reasons, requests = byte_parts(answer, "replies"), answer.get("reasons"), singles(asked)
+        if not isinstance(reasons, list) or not len(messages) == len(reasons) == len(requests):
+            raise InputError("answer", f"must have {len(requests)} replies", len(messages))
+        if not isinstance(asked, CountsRequest):
+            node.terms_id = self._terms_id
         replies = [
-            self._checked(k, name, single, message, str(reason))
+            self._checked(k, name, single, message, printable(reason))
             for single, message, reason in zip(requests, messages, reasons, strict=True)
         ]
         return BundleReply(tuple(replies)) if isinstance(asked, Bundle) else replies[0]
@@ -234,11 +291,11 @@ class Remote:
         try:
             return self.check(name, request, decode(message))
         except InputError as error:
-            return Missing(k, f"Its reply could not be used: {error}")
+            return Missing(k, printable(f"Its reply could not be used: {error}"))
 
     def _refused(self, k: int, node: Node, answer: Mapping[str, Value]) -> Answered | None:
         if text(answer, "code") == FINAL:
-            return Missing(k, text(answer, "reason"))
+            return Missing(k, printable(text(answer, "reason")))
         node.terms_id = ""
         if text(answer, "code") == "unknown-run":
             del self._known[self._names[k]]
@@ -252,7 +309,7 @@ class Remote:
         for k, name in enumerate(self._names):
             node = self._known.get(name)
             if node is None or node.id not in there:
-                silent.append(Missing(k, "Its node is not connected."))
+                silent.append(Missing(k, self._away(name)))
                 continue
             sums = [] if model else [s for s in map(self._sums.get, range(node.sums + 1, count + 1)) if s is not None]
             messages[node.id] = sealed("end", self._run, model=[model] if model else [], **pack_sums(sums))
@@ -262,8 +319,8 @@ class Remote:
             if node is not None and node.id in messages:
                 answer = found.get(node.id, "It did not answer in time.")
                 if isinstance(answer, str) or answer.get("kind") != "ended":
-                    reason = answer if isinstance(answer, str) else str(answer.get("reason", "It did not end."))
-                    silent.append(Missing(k, reason))
+                    reason = answer if isinstance(answer, str) else answer.get("reason", "It did not end.")
+                    silent.append(Missing(k, printable(reason)))
         return silent
 
     def client_state(self) -> Memory:

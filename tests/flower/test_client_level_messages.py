@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message
 from safetensors.numpy import load_file
 
 from accountant.neighbouring import Unit
+from privfair.attendance import Unfinished
 from privfair.messages import TrainRequest
 from tests.flower.federations import deployment
 from tests.flower.test_faults import ENCRYPTED, at, late
@@ -62,13 +64,22 @@ def test_who_does_not_answer_is_not_in_the_sum_and_encrypted_is_plain(tmp_path: 
             np.testing.assert_array_equal(models[1][holder][name], values)
 
 
-def test_shared_noise_with_features_states_both_epsilons_and_too_few_take_no_step(tmp_path: Path) -> None:
+def test_shared_noise_with_features_states_both_epsilons_and_too_few_are_waited_for(tmp_path: Path) -> None:
+    """A sum of two could not be opened: the round is asked again, and the answer that was lost comes, the same one."""
     privacy = {**LEVEL, "noise_multiplier": 9.0, "prediction_noise": 900.0, "distributed_noise": True}
     plan = {"privacy": privacy, "fairness": {"tracker": "embedding"}}
-    found = deployment(tmp_path, plan, ENCRYPTED, meddle=at(101, "training", 1, late))
+    lost: list[int] = []
+
+    def once(message: Message, answer: Callable[[], Message]) -> Message | None:
+        lost.append(1)
+        return late(message, answer) if len(lost) == 1 else answer()
+
+    found = deployment(tmp_path, plan, ENCRYPTED, meddle=at(101, "training", 1, once))
     checkpoint = found.serve()
-    assert [(a.round, a.client) for a in checkpoint.absent] == [(1, 1)]
-    assert int(checkpoint.replica["sums"][0]) == 2  # of three rounds
+    assert (len(lost), checkpoint.absent) == (2, ())
+    assert int(checkpoint.replica["sums"][0]) == 3
+    for k in range(3):
+        assert sorted(s.round for s in found.spends(k) if s.channel == "updates") == [0, 1, 2]
     claim = checkpoint.terms.claim
     assert claim is not None
     for k in range(3):
@@ -86,6 +97,7 @@ def test_sums_on_another_grid_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
     inner = remote.pack_sums
     monkeypatch.setattr(remote, "pack_sums", lambda sums: inner([replace(s, step=2 * s.step) for s in sums]))
-    absences = deployment(tmp_path, PLAN, ENCRYPTED).serve().absent
-    assert {a.client for a in absences} == {0, 1, 2}
-    assert any("The sums are not on the agreed grid." in a.reason for a in absences)
+    with pytest.raises(
+        Unfinished, match=r"client 0: The sums are not on the agreed grid\.; client 1: The sums are not"
+    ):
+        deployment(tmp_path, PLAN, ENCRYPTED).serve()

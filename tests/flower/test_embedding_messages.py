@@ -87,12 +87,12 @@ def test_a_holder_leaves_after_features_that_cannot_be_opened(tmp_path: Path, mo
     inner = ClientAggregator.open
     features: list[int] = []
 
-    def noisy(self: ClientAggregator, total: bytes, name: str = "sum", *, least: int = 1) -> Any:
+    def noisy(self: ClientAggregator, total: bytes, name: str = "sum", **options: Any) -> Any:
         if name == "sum of features":
             features.append(1)
             if len(features) == 2:  # the second holder's first
                 raise TooNoisy(name, "must have noise below its numbers", "more")
-        return inner(self, total, name, least=least)
+        return inner(self, total, name, **options)
 
     monkeypatch.setattr(ClientAggregator, "open", noisy)
     checkpoint = deployment(tmp_path, ENCRYPTED, EMBEDDING).serve()

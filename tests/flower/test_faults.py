@@ -296,11 +296,11 @@ def test_a_holder_leaves_after_a_sum_that_cannot_be_opened(tmp_path: Path, monke
     opened: list[int] = []
     inner = ClientAggregator.open
 
-    def noisy(self: ClientAggregator, total: bytes, name: str = "sum", *, least: int = 1) -> Any:
+    def noisy(self: ClientAggregator, total: bytes, name: str = "sum", **options: Any) -> Any:
         opened.append(1)
         if len(opened) == 2:  # the second holder's first sum
             raise TooNoisy(name, "must have noise below its numbers", "more")
-        return inner(self, total, name, least=least)
+        return inner(self, total, name, **options)
 
     monkeypatch.setattr(ClientAggregator, "open", noisy)
     checkpoint = found.serve()

@@ -12,15 +12,16 @@ import pytest
 from flwr.app import Message
 
 from accountant.budget import Budget
+from accountant.errors import Refused
 from accountant.ledger import Ledger
 from accountant.outbox import Progress
 from privfair.attendance import singles
 from privfair.backends.flower.link import RECORD, unwrap, wrap
 from privfair.config import Config
-from privfair.deployment.holder import Holder
+from privfair.deployment.holder import WITHHELD, Holder
 from privfair.messages import Bundle, LocalWork, PrivateWork, Request, ScoresRequest, TrainRequest
 from privfair.request_wire import decode_request, encode_request
-from tests.flower.federations import PRIVATE, Deployment, deployment, merged, write
+from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, write
 from tests.flower.memory_grid import Meddle
 
 QUANTISED = {"aggregation": {"scheme": "plain", "quantise": True}}
@@ -108,10 +109,8 @@ def test_a_plan_of_its_own_is_kept(tmp_path: Path) -> None:
     checkpoint = found.serve()
     assert checkpoint.uncounted == (0,)
     assert not (found.folder / "ledger-0.sqlite").exists()
-    assert {(a.client, a.reason) for a in checkpoint.absent} == {
-        (0, "It has not come."),
-        (0, "Its node is not connected."),
-    }
+    reason = "It refused: The plans differ: privacy.noise_multiplier is 1.0 there and 2.0 here."
+    assert {(a.client, a.reason) for a in checkpoint.absent} == {(0, reason)}
 
 
 def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) -> None:
@@ -124,6 +123,7 @@ def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) 
     checkpoint = found.serve()
 
     assert checkpoint.uncounted == (0,)
+    assert {a.reason for a in checkpoint.absent} == {f"It refused: {WITHHELD}"}  # and nothing of the budget itself
     with Ledger(f"sqlite:///{tmp_path}/ledger-0.sqlite", create=False) as ledger:
         assert ledger.runs("synthetic") == []
     assert len(found.spends(1)) > 0
@@ -235,11 +235,14 @@ def test_a_crash_between_payment_and_answer_is_paid_again(tmp_path: Path, monkey
     assert Progress.REDEEMED in states
 
 
-def test_another_run_needs_a_budget(tmp_path: Path) -> None:
+def test_another_run_needs_a_budget(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     found = deployment(tmp_path, QUANTISED)
     found.serve()
     again = Deployment(found.folder, found.grid, found.tree)
     for path in sorted(again.out.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
-    with pytest.raises(RuntimeError, match=r"took part in the run .* and its data have no lifetime budget"):
+    with pytest.raises(Refused) as refused:
         again.serve()
+    said = "It refused: Its budget or its ledger does not allow it; its own log says more."
+    assert str(refused.value) == "All data holders refused. " + " ".join(f"{name}: {said}" for name in NAMES)
+    assert "took part in the run" in capfd.readouterr().err  # of the holders' own logs

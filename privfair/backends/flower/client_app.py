@@ -34,12 +34,13 @@ def _answer(message: Message, context: Context) -> Envelope:
     envelope = unwrap(message)
     if isinstance(envelope, str):
         return refusal("This is no message of privfair.")
+    client = str(context.node_config.get("client", ""))
     try:
-        client, config, folder = (str(context.node_config[key]) for key in ("client", "config", "folder"))
+        config, folder = (str(context.node_config[key]) for key in ("config", "folder"))
         holder = _holder(client, config, Path(config).read_text(encoding="utf-8"), folder)
     except Exception:  # noqa: BLE001 - what it is may depend on records: it stays here
         traceback.print_exc(file=sys.stderr)
-        return refusal("It could not be set up; its own log says why.")
+        return refusal("It could not be set up; its own log says why.", client=client)
     torch.set_num_threads(1)  # small models: the fastest, and the same results as in one process
     return holder.handle(envelope)
 

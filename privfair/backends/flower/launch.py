@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from accountant.errors import InputError, Refused
+from privfair.attendance import Unfinished
 from privfair.backends.flower.federation import Federation, Node
 
 __all__ = ["Federation", "Node", "run_federation"]
@@ -57,4 +58,4 @@ def failure(out: Path, status: str, logs: Path) -> Exception:
         return Refused(f"The run ended early ({status}). What the processes said is in {logs}.")
     if told["kind"] == "input":
         return InputError(told["name"], told["rule"], told["found"], told["remedy"])
-    return Refused(told["message"])
+    return Unfinished(told["message"]) if told["kind"] == "unfinished" else Refused(told["message"])

@@ -5,12 +5,14 @@ Run configuration: config (the server's TOML file), out (the server's folder; on
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from accountant.errors import InputError, Refused
+from privfair.attendance import Unfinished
 from privfair.backends.flower.link import POLL, GridLink
 from privfair.config import Config
 from privfair.deployment.coordinator import coordinator, write_results
@@ -22,7 +24,16 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """One run; an error in our words is also written to error.json in the server's folder."""
+    logging.getLogger("flwr").addFilter(_in_plain_words)
     serve(grid, Path(str(context.run_config["config"])), Path(str(context.run_config["out"])))
+
+
+def _in_plain_words(record: logging.LogRecord) -> bool:
+    """Log an error in our words as one line, without a traceback: it says itself what is wrong and what to do."""
+    error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+    if isinstance(error, InputError | Refused):
+        record.msg, record.args, record.exc_info = f"privfair: {error}", (), None
+    return True
 
 
 def serve(grid: Grid, config: Path, out: Path, *, poll: float = POLL) -> None:
@@ -35,5 +46,6 @@ def serve(grid: Grid, config: Path, out: Path, *, poll: float = POLL) -> None:
         write_json(out / "error.json", {"kind": "input", **about, "message": str(error)})
         raise
     except Refused as error:
-        write_json(out / "error.json", {"kind": "refused", "message": str(error)})
+        kind = "unfinished" if isinstance(error, Unfinished) else "refused"
+        write_json(out / "error.json", {"kind": kind, "message": str(error)})
         raise
