@@ -65,6 +65,7 @@ def statement(
         "claim": _claim(books, schema, unbounded, beyond, planner.unit, shared=terms.noise_is_shared),
         "epsilon": {name: _number(value) for name, value in epsilon.items()},
         "epsilon_of": "plan" if by_plan else "releases",
+        "epsilon_of_plan": {"rdp": _number(claim.rdp), "pld": _number(claim.pld)},
         "delta": delta,
         "adjacency": str(planner.adjacency),
         "neighbours": neighbours(planner.neighbouring),
