@@ -1,31 +1,42 @@
-"""`privfair calibrate`: the noise a planned run needs, before any data is touched."""
+"""`privfair calibrate`: the noise and the ε of a planned run, before anything is released."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from enum import StrEnum
-from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
-from accountant.errors import InputError, require_positive
+from accountant.errors import InputError, require_finite, require_positive
 from privfair.cli.books import JsonOption, json_number, shown
 from privfair.cli.console import Console, escape
 
 if TYPE_CHECKING:
-    from accountant.calibration import Calibration, Channel
+    from accountant.calibration import Channel
     from accountant.events import Event
+    from privfair.config import Config
+    from privfair.fairness.notions import Notion
+    from privfair.planned import PlannedRun, PublicFacts
 
 FACTORS = (0.5, 1.0, 2.0)
+# The key of [privacy] that has the noise of a channel.
+NOISE_KEYS = {
+    "updates": "noise_multiplier",
+    "predictions": "prediction_noise",
+    "embeddings": "prediction_noise",
+    "counts": "count_noise",
+    "evaluation": "evaluation_noise",
+}
+LEAST_STEP = 1.0005  # noise is taken up by this factor where rounding to a grid took ε above the target
 
 
 class Noise(StrEnum):
-    """Noise on scores or counts."""
+    """Noise on scores."""
 
     GAUSSIAN = "gaussian"
     LAPLACE = "laplace"
@@ -57,6 +68,14 @@ class Updates(StrEnum):
     UNUSED = "unused"
 
 
+class Evaluation(StrEnum):
+    """Noise on the final figures."""
+
+    NONE = "none"
+    LAPLACE = "laplace"
+    GAUSSIAN = "gaussian"
+
+
 class MethodName(StrEnum):
     """How ε is computed."""
 
@@ -64,7 +83,18 @@ class MethodName(StrEnum):
     RDP = "rdp"
 
 
+# Options that go with a configuration; all others are its keys, and are set there.
+BESIDE_CONFIG = {"config", "overrides", "records", "groups", "counts_of", "as_json"}
+
+
 def calibrate(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Argument(help="The TOML file of a run. Without it the options below describe one.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="With a file: section.key=value, for example privacy.epsilon=2")
+    ] = None,
     epsilon: Annotated[float, typer.Option(help="Target ε of the worst client.")] = 3.0,
     delta: Annotated[float, typer.Option(help="Target δ.")] = 1e-5,
     rounds: Annotated[int, typer.Option(min=1, help="Communication rounds.")] = 100,
@@ -83,270 +113,445 @@ def calibrate(
     counts: Annotated[
         Counts, typer.Option(help="Noise on the counts; public counts are accounted under replace-one.")
     ] = Counts.LAPLACE,
+    evaluation: Annotated[
+        Evaluation, typer.Option(help="Noise on the final figures of the test records; none: they are not released.")
+    ] = Evaluation.NONE,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Releases a client may repeat after a crash: part of the plan.")
+    ] = 1,
     score_range: Annotated[float, typer.Option(help="Width of the range scores are clipped to.")] = 1.0,
     notion: Annotated[
         str, typer.Option(help="Fairness notion of the run: of some, all records are counted beside the groups.")
     ] = "statistical_parity",
+    attributes: Annotated[int, typer.Option(min=1, help="Sensitive attributes.")] = 1,
     conditioning_sets: Annotated[
-        int, typer.Option(min=1, help="How many a record can be in, times sensitive attributes.")
-    ] = 1,
+        int | None, typer.Option(min=1, help="How many a record can be in, times sensitive attributes.")
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Data holders.")] = 10,
+    features: Annotated[int, typer.Option(min=1, help="Features of a logistic model (for client_level).")] = 10,
+    records: Annotated[
+        str | None,
+        typer.Option(help="Training records of all clients, or of each: 1200,800. They stand for the released counts."),
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(help="Proportions of the groups, for example 70,30; once for each attribute. Default: equal."),
+    ] = None,
+    counts_of: Annotated[
+        Path | None, typer.Option(help="Instead of --records: the folder of a run, for the counts that it released.")
+    ] = None,
     updates_noise: Annotated[float, typer.Option(help="Noise multiplier, relative to the other channels.")] = 1.0,
     predictions_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 1.0,
     counts_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 10.0,
+    evaluation_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 10.0,
     fixed: Annotated[
         list[str] | None,
-        typer.Option(help="A channel whose noise stays: updates, predictions or embeddings, counts."),
+        typer.Option(help="A channel whose noise stays: updates, predictions or embeddings, counts, evaluation."),
     ] = None,
-    method: Annotated[MethodName, typer.Option(help="How ε is computed.")] = MethodName.PLD,
+    method: Annotated[MethodName, typer.Option(help="How the target is met.")] = MethodName.PLD,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the noise of every channel that meets (ε, δ) for a planned run, and show ε for other choices.
+    """Show the noise of every channel and the ε of a run before it releases anything: the plan that train makes.
 
-    The relative noises give the proportions between the channels; all are multiplied by one factor until the
-    target is met from below. PLD is for plans fixed beforehand; a lifetime budget (privfair budget) counts by a
-    Rényi filter, which needs a little more noise.
+    With the file of a run: its own plan, with the noise and the ε that privfair train will print. Of the data only
+    public facts are used: the schema, who the clients are, and counts that are declared public. Where rates follow from
+    released counts (no privacy.sampling_rate), give --records, or --counts-of an earlier run.
 
+    Without a file: the relative noises give the proportions between the channels; all are multiplied by one factor
+    until the target is met from below. The lines of [privacy] that make train do the same are printed below.
+
+    The ε is that of everything the plan allows, also of --retries repetitions after a crash. A run that needs none
+    releases less, and its statement (privacy.json) has what it released. A lifetime budget (privfair budget) counts by
+    a Rényi filter, which needs a little more noise.
+
+    Example: privfair calibrate run.toml --set privacy.epsilon=2
     Example: privfair calibrate --epsilon 3 --rounds 100 --predictions laplace
     """
-    from accountant.calibration import calibrate as search
-    from accountant.neighbouring import Adjacency
+    given = {name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
+    console = Console(stderr=True, quiet=as_json)
+    notes: list[str] = []
+    if config is not None:
+        others = sorted(given - BESIDE_CONFIG)
+        if others:
+            option = f"--{others[0].replace('_', '-')}"
+            rule, remedy = "must be left out beside a configuration", "Set its key there: --set section.key=value."
+            raise InputError(option, rule, context.params[others[0]], remedy)
+        from privfair.config import Config
+        from privfair.planned import PublicFacts, planned_run
 
-    for option, rate in (("--sampling-rate", sampling_rate), ("--samples-rate", samples_rate)):
-        if not 0 < rate <= 1:
-            raise InputError(option, "must be in (0, 1]", rate, "It is a probability, not a batch size.")
-    for option, size in (
-        ("--score-range", score_range),
-        ("--updates-noise", updates_noise),
-        ("--predictions-noise", predictions_noise),
-        ("--counts-noise", counts_noise),
-    ):
-        require_positive(option, size)
-    adjacency = Adjacency.REPLACE_ONE if counts is Counts.PUBLIC else Adjacency.ADD_OR_REMOVE
-    unit = "client" if updates is Updates.CLIENT_LEVEL else "record"
-    if unit == "client":
-        _require_alone(predictions, counts)
-    releases = rounds * conditioning_sets  # a record is in a message of each of its sets
-    if tracker is Tracker.EMBEDDING:
-        fairness = _embeddings(predictions, releases, predictions_noise, adjacency)
+        settings = Config.read(config, overrides or ())
+        with console.status("Planning the run"):
+            facts = _with_counts(settings, PublicFacts.of(settings), records, groups or [], counts_of)
+            run = planned_run(settings, facts)
+        fixed, target = [], settings.privacy.epsilon
+        if facts.schema.inferred:
+            notes.append("The schema was read off the records: for such a run no ε is claimed (declare data.schema).")
     else:
-        fairness = _predictions(predictions, releases, samples_rate, score_range, predictions_noise, adjacency)
-    plan = [
-        _updates(updates, rounds, local_steps, sampling_rate, updates_noise, adjacency),
-        fairness,
-        _counts(counts, conditioning_sets + _total_is_told(notion, conditioning_sets), counts_noise),
-    ]
-    channels = _fix([channel for channel in plan if channel is not None], fixed or [])
-    if not channels:
-        raise InputError("the plan", "must have at least one channel", "none", "Nothing is sent, so nothing is spent.")
-    with Console(stderr=True, quiet=as_json).status("Searching for the noise"):
-        found = search(channels, epsilon, delta, method.value)
-        alone = found.by_channel()
-        others = _other_choices(found, rounds)
+        if overrides:
+            raise InputError("--set", "goes with the file of a run", overrides[0])
+        options = _Options(context.params)
+        settings, facts = options.configuration(), options.facts()
+        facts = _with_counts(settings, facts, records, groups or [], counts_of)
+        with console.status("Searching for the noise"):
+            run = _searched(settings, facts, options)
+        fixed, target = options.fixed, epsilon
+        if counts is Counts.PUBLIC and facts.counts is None and predictions is not Noise.UNUSED:
+            notes.append("Groups are taken to be large. With --records the shared numbers are rounded as in a run.")
+    with console.status("Pricing other choices"):
+        answer = _answer(run, target, fixed, updates is Updates.UNUSED)
+    answer["notes"] = notes
     if as_json:
-        about = {"adjacency": adjacency.value, "unit": unit}
-        print(json.dumps(_as_json(found, alone, others, about), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
-        _print(found, alone, others, str(adjacency) if unit == "record" else f"{adjacency}, unit {unit}")
+        _print(answer, from_file=config is not None)
 
 
-def _require_alone(predictions: Noise, counts: Counts) -> None:
-    """Nothing, if whole updates are all that whole clients send: the rest depends on how many records they have."""
-    if counts is not Counts.PUBLIC:
-        rule = "must be public for client-level updates: noise on counts hides one record, not all of a client"
-        raise InputError("--counts", rule, counts.value)
-    if predictions is not Noise.UNUSED:
-        rule = "must be unused for client-level updates: what scores cost a client depends on its records"
-        raise InputError(
-            "--predictions", rule, predictions.value, "privfair train prints the plan of a run before it trains."
+def _with_counts(
+    config: Config, facts: PublicFacts, records: str | None, groups: list[str], counts_of: Path | None
+) -> PublicFacts:
+    """The facts with the counts that were given, if any were."""
+    from dataclasses import replace
+
+    from privfair.planned import counts_of as released
+    from privfair.planned import even_counts
+
+    if records is not None and counts_of is not None:
+        raise InputError("--records", "must be left out beside --counts-of", records)
+    if counts_of is not None:
+        if groups:
+            raise InputError("--groups", "goes with --records", groups[0])
+        return replace(facts, counts=released(counts_of))
+    if records is None:
+        if groups:
+            raise InputError("--groups", "goes with --records", groups[0])
+        return facts
+    cells = facts.planner(config)[0].cells
+    whole = [_whole("--records", text) for text in records.split(",")]
+    shares = [[_number("--groups", text) for text in given.split(",")] for given in groups]
+    return replace(facts, counts=even_counts(cells, facts.clients, whole, shares))
+
+
+def _whole(option: str, text: str) -> int:
+    number = _number(option, text)
+    if number != int(number) or not 1 <= number <= 10**12:
+        raise InputError(option, "must be whole numbers of at least 1", text)
+    return int(number)
+
+
+def _number(option: str, text: str) -> float:
+    try:
+        return require_finite(option, float(text))
+    except ValueError:
+        raise InputError(option, "must be numbers with commas between them", text, "For example 1200,800.") from None
+
+
+class _Options:
+    """The options of a run without a file, as a configuration, facts about its data, and noise to scale."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        """Refuse what no run can have."""
+        self.given = given
+        for option in ("sampling_rate", "samples_rate"):
+            if not 0 < given[option] <= 1:
+                remedy = "It is a probability, not a batch size."
+                raise InputError(f"--{option.replace('_', '-')}", "must be in (0, 1]", given[option], remedy)
+        for option in (
+            "epsilon", "score_range", "updates_noise", "predictions_noise", "counts_noise", "evaluation_noise",
+        ):  # fmt: skip
+            require_positive(f"--{option.replace('_', '-')}", given[option])
+        self.fairness = "embeddings" if given["tracker"] == Tracker.EMBEDDING else "predictions"
+        if given["updates"] == Updates.CLIENT_LEVEL:
+            self._require_whole_clients()
+        for channel, kind in (("updates", given["updates"]), (self.fairness, given["predictions"])):
+            if kind == "none":
+                remedy = 'A channel without noise makes ε infinite. If the run does not have it, write "unused".'
+                raise InputError(channel, "must have noise to meet a target", "none", remedy)
+        if self.fairness == "embeddings" and given["predictions"] == Noise.LAPLACE:
+            raise InputError("--predictions", "must be gaussian for the embedding tracker", "laplace")
+        present = {
+            "updates": given["updates"] != Updates.UNUSED,
+            self.fairness: given["predictions"] != Noise.UNUSED,
+            "counts": given["counts"] != Counts.PUBLIC,
+            "evaluation": given["evaluation"] != Evaluation.NONE,
+        }
+        self.channels = [name for name, there in present.items() if there]
+        if not self.channels:
+            remedy = "Nothing is sent, so nothing is spent."
+            raise InputError("the plan", "must have at least one channel", "none", remedy)
+        self.fixed = list(given["fixed"] or [])
+        for name in self.fixed:
+            if name not in self.channels:
+                raise InputError("fixed", f"must be one of {', '.join(self.channels)}", name)
+
+    def _require_whole_clients(self) -> None:
+        """Raise if something is to be sent that has no price for a whole client without knowing its records."""
+        counts, predictions = self.given["counts"], self.given["predictions"]
+        if counts != Counts.PUBLIC:
+            rule = "must be public for client-level updates: noise on counts hides one record, not all of a client"
+            raise InputError("--counts", rule, str(counts))
+        known = self.given["records"] is not None or self.given["counts_of"] is not None
+        if predictions != Noise.UNUSED and not known:
+            rule = (
+                "must be unused for client-level updates without --records: scores of more records cost a client more"
+            )
+            raise InputError("--predictions", rule, str(predictions), "Give --records and --clients.")
+
+    def noise(self, factor: float = 1.0) -> dict[str, float]:
+        """The noise keys of [privacy]: as given, times the factor where it is not fixed."""
+        given = self.given
+        relative = {
+            "updates": given["updates_noise"],
+            "predictions": given["predictions_noise"] * given["score_range"],
+            "embeddings": given["predictions_noise"],
+            "counts": given["counts_noise"],
+            "evaluation": given["evaluation_noise"],
+        }
+        return {NOISE_KEYS[c]: relative[c] * (1.0 if c in self.fixed else factor) for c in self.channels}
+
+    def configuration(self, factor: float = 1.0) -> Config:
+        """The run as a configuration."""
+        from privfair.config import Config
+
+        given, sampled = self.given, self.given["updates"] != Updates.CLIENT_LEVEL
+        privacy: dict[str, Any] = {
+            "delta": given["delta"],
+            "target_method": str(given["method"]),
+            "counts": str(given["counts"]),
+            "updates": "none" if given["updates"] == Updates.UNUSED else str(given["updates"]),
+            "evaluation": str(given["evaluation"]),
+            "retries": given["retries"],
+            **self.noise(factor),
+        }
+        if sampled:
+            privacy |= {"sampling_rate": given["sampling_rate"], "local_steps": given["local_steps"]}
+        if self.fairness in self.channels:
+            privacy |= {"predictions": str(given["predictions"]), "score_range": [0.0, given["score_range"]]}
+            if self.fairness == "predictions":
+                privacy["prediction_rate"] = given["samples_rate"]
+        method = "mmd_fedavg" if self.fairness in self.channels else "fedavg"
+        return Config.build(
+            {
+                "fairness": {"tracker": str(given["tracker"]) if method == "mmd_fedavg" else "samples"},
+                "federation": {"rounds": given["rounds"], "method": method},
+                "privacy": privacy,
+            }
         )
 
+    def facts(self) -> PublicFacts:
+        """Data of so many clients, features and attributes, with two groups of each attribute."""
+        from privfair.datasets.records import Schema, SensitiveAttribute
+        from privfair.planned import PublicFacts
 
-def _updates(kind: Updates, rounds: int, local_steps: int, rate: float, noise: float, adjacency: Any) -> Channel | None:
-    """DP-SGD over all local steps; per-example gradients are clipped to norm 1, the unit of the noise.
+        given = self.given
+        attributes = tuple(SensitiveAttribute(f"attribute {n}", ("0", "1")) for n in range(given["attributes"]))
+        names = tuple(f"feature {n}" for n in range(given["features"]))
+        schema = Schema(names, "binary", "label", (0.0, 1.0), attributes)
+        return PublicFacts(schema, given["clients"], notion=self._notion())
 
-    At client level one update a round, clipped to a length that is the unit of the noise.
-    """
-    from accountant.calibration import Channel
-    from accountant.events import Gaussian, PoissonSampled
-    from accountant.neighbouring import Adjacency, Unit
+    def _notion(self) -> Notion:
+        """A notion with as many overlapping sets, of scores with the given range.
 
-    if kind is Updates.NONE:
-        raise _without_noise("updates")
-    if kind is Updates.UNUSED:
-        return None
-    if kind is Updates.CLIENT_LEVEL:
-        # One clipped update goes, another comes: the sum moves by up to 2, once a round, whatever the local steps.
-        return Channel("updates", Gaussian(noise, 2.0, adjacency, Unit.CLIENT), rounds)
-    if adjacency is Adjacency.REPLACE_ONE:
-        # One clipped gradient goes, another comes: the sum moves by up to 2, by 1 for each alone.
-        event = PoissonSampled(rate, Gaussian(noise, 2.0, adjacency), 1.0)
-    else:
-        event = PoissonSampled(rate, Gaussian(noise, 1.0, adjacency))
-    return Channel("updates", event, rounds * local_steps)
+        With several sets of an attribute it is supposed that they do not cover all records, the safe side: sets that a
+        record can be in together hardly ever do.
+        """
+        from privfair.fairness.notions import EVERYONE, NAMES, Notion, known_notion
 
-
-def _predictions(kind: Noise, releases: int, rate: float, width: float, noise: float, adjacency: Any) -> Channel | None:
-    """Scores clipped to a range, each record's with probability `rate`; one record moves one score of a message."""
-    from accountant.calibration import Channel
-    from accountant.events import FixedSizeSampled, Gaussian, Laplace, PoissonSampled
-    from accountant.neighbouring import Adjacency
-
-    if kind is Noise.NONE:
-        raise _without_noise("predictions")
-    if kind is Noise.UNUSED:
-        return None
-    noisy = (Laplace if kind is Noise.LAPLACE else Gaussian)(noise * width, width, adjacency)
-    event: Event
-    if adjacency is Adjacency.REPLACE_ONE:
-        # Public counts: a fixed number without replacement. Only the ratio matters; it is rounded up.
-        ratio = Fraction(math.ceil(rate * 10**9), 10**9)
-        event = FixedSizeSampled(ratio.numerator, ratio.denominator, noisy)
-    else:
-        event = PoissonSampled(rate, noisy)
-    return Channel("predictions", event, releases)
+        name, attributes = self.given["notion"], self.given["attributes"]
+        if name not in NAMES:
+            raise InputError("--notion", "must be a known notion", name, f"Known: {', '.join(NAMES)}.")
+        total = self.given["conditioning_sets"] or attributes
+        if total % attributes:
+            rule = f"must be a multiple of --attributes, {attributes}: each attribute is compared on every set"
+            raise InputError("--conditioning-sets", rule, total)
+        known, sets = known_notion(name), total // attributes
+        partition = known is not None and known.partition and sets == 1
+        # The score is a loss, which has no range of its own: the range is the given one.
+        return Notion(f"planned {name}", "loss", (EVERYONE,) * sets, partition=partition)
 
 
-def _embeddings(kind: Noise, releases: int, noise: float, adjacency: Any) -> Channel | None:
-    """Sums of features of all records, one for each set that a record is in; the unit is a record's largest part."""
-    from accountant.calibration import Channel
-    from accountant.events import Gaussian
-    from privfair.kernels.features import MOST
-    from privfair.mechanisms.vector_noise import DEFAULT_STEPS, VectorNoise
+def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedRun:
+    """The plan with the least common factor on its noise that meets the target; as it is where all noise is fixed."""
+    from dataclasses import replace
 
-    if kind is Noise.NONE:
-        raise _without_noise("embeddings")
-    if kind is Noise.UNUSED:
-        return None
-    if kind is Noise.LAPLACE:
-        raise InputError("--predictions", "must be gaussian for the embedding tracker", "laplace")
-    # with the rounding of the most features there can be: a run with fewer needs no more noise
-    sensitivity = VectorNoise(1.0, MOST).sensitivity(adjacency) / DEFAULT_STEPS
-    return Channel("embeddings", Gaussian(noise, sensitivity, adjacency), releases)
+    from accountant.calibration import calibrate as search
+    from privfair.planned import planned_by_rates, planned_run
 
+    def planned(factor: float) -> PlannedRun:
+        settings = options.configuration(factor)
+        public = settings.privacy.counts == "public" and facts.counts is None
+        return planned_by_rates(settings, facts) if public else planned_run(settings, facts)
 
-def _total_is_told(name: str, conditioning_sets: int) -> bool:
-    """Whether clients tell how many records they have beside the counts of groups, which do not add up to it.
-
-    With several sets it is supposed, the safe side: sets that a record can be in together hardly ever cover all.
-    """
-    from privfair.fairness.notions import NAMES, known_notion
-
-    if name not in NAMES:
-        raise InputError("--notion", "must be a known notion", name, f"Known: {', '.join(NAMES)}.")
-    notion = known_notion(name)
-    return notion is None or not notion.partition or conditioning_sets > 1
+    run, given = planned(1.0), options.given
+    free = [replace(channel, fixed=channel.name in options.fixed) for channel in run.channels]
+    if all(channel.fixed for channel in free):
+        return run
+    factor = search(free, given["epsilon"], given["delta"], str(given["method"])).factor
+    run = planned(factor)
+    while run.planner.price(run.channels)[given["method"] == MethodName.PLD] > given["epsilon"]:
+        factor *= LEAST_STEP
+        run = planned(factor)
+    return run
 
 
-def _counts(kind: Counts, sets: int, noise: float) -> Channel | None:
-    """One release of the counts; a record is counted in up to `sets` of them."""
-    from accountant.calibration import Channel
-    from accountant.events import Gaussian, Laplace
-
-    if kind is Counts.PUBLIC:
-        return None
-    if kind is Counts.LAPLACE:
-        return Channel("counts", Laplace(noise, float(sets)))
-    # L2: one record moves `sets` counts by one each.
-    return Channel("counts", Gaussian(noise, math.nextafter(math.sqrt(sets), math.inf)))
-
-
-def _without_noise(channel: str) -> InputError:
-    remedy = 'A channel without noise makes ε infinite. If the run does not have it, write "unused".'
-    return InputError(channel, "must have noise to meet a target", "none", remedy)
-
-
-def _fix(channels: list[Channel], fixed: list[str]) -> list[Channel]:
-    known = [channel.name for channel in channels]
-    for name in fixed:
-        if name not in known:
-            raise InputError("fixed", f"must be one of {', '.join(known)}", name)
-    return [replace(channel, fixed=channel.name in fixed) for channel in channels]
-
-
-def _other_choices(found: Calibration, rounds: int) -> list[dict[str, Any]]:
-    """ε for half and double the noise and the rounds; the counts are released once whatever the rounds."""
-    from accountant.bounds import spent
-    from accountant.events import Composed, Repeated
-
-    result = []
-    for noise in FACTORS:
-        for times in FACTORS:
-            if rounds * times < 1:
-                continue
-            parts = []
-            for channel in found.plan[found.worst_client]:
-                scaled = channel.scaled(noise)
-                count = channel.count if channel.name == "counts" else max(1, round(channel.count * times))
-                parts.append(Repeated(scaled.event, count))
-            epsilon = spent(Composed(tuple(parts)), found.delta, found.method).epsilon
-            result.append({"noise": noise, "rounds": max(1, round(rounds * times)), "epsilon": epsilon})
-    return result
-
-
-def _as_json(
-    found: Calibration, alone: dict[str, float], others: list[dict[str, Any]], about: dict[str, str]
-) -> dict[str, Any]:
+def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_updates: bool) -> dict[str, Any]:
+    """The plan as one JSON object."""
+    planner, privacy = run.planner, run.config.privacy
+    method = privacy.target_method
+    by_rdp, by_pld = (run.claim.rdp, run.claim.pld)
+    if without_updates:  # of the other channels alone
+        by_rdp, by_pld = planner.price(run.channels)
+    both = {"rdp": json_number(by_rdp), "pld": json_number(by_pld)}
+    priced = math.isfinite(by_pld)
+    rounds = run.config.federation.rounds
+    others = [
+        {
+            "noise": noise,
+            "rounds": max(1, round(rounds * times)),
+            "epsilon": json_number(run.other_choice(noise, times, fixed)[method == "pld"]),
+        }
+        for noise in FACTORS
+        for times in FACTORS
+        if priced and rounds * times >= 1
+    ]
     return {
-        "epsilon": json_number(found.epsilon),
-        "target": found.target,
-        "delta": found.delta,
-        "method": found.method,
-        **about,
-        "channels": {
-            channel.name: {**_facts(channel), "epsilon_alone": json_number(alone[channel.name])}
-            for channel in found.plan[found.worst_client]
-        },
-        "other_choices": [{**choice, "epsilon": json_number(choice["epsilon"])} for choice in others],
+        "epsilon": both[method],
+        "epsilon_by": both,
+        "target": target,
+        "delta": privacy.delta,
+        "method": method,
+        "adjacency": planner.adjacency.value,
+        "unit": planner.unit.value,
+        "plan": "one phase" if planner.one_phase else "two phases",
+        "retries": privacy.retries,
+        "without_noise": [] if without_updates else list(planner.without_noise),
+        "channels": {channel.name: _facts(run, channel, channel.name in fixed) for channel in run.channels},
+        "configuration": _configuration(run, target),
+        "other_choices": others,
     }
 
 
-def _facts(channel: Channel) -> dict[str, Any]:
+def _noise(run: PlannedRun) -> dict[str, float]:
+    """The noise of every channel, in the units of its key in [privacy]."""
+    terms, fairness = run.terms, run.terms.fairness_noise
+    found = {
+        "counts": terms.counting and terms.counting.scale,
+        "predictions": terms.sharing and terms.sharing.noise.scale,
+        "embeddings": getattr(fairness, "multiplier", None),
+        "updates": terms.updates and terms.updates.noise_multiplier,
+        "evaluation": terms.evaluation and terms.evaluation.scale,
+    }
+    if terms.client_updates is not None:
+        found["updates"] = terms.client_updates.noise.multiplier
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
+    """The tables with which a run has this very plan: all noise is given, and defaults are left out."""
+    privacy = {NOISE_KEYS[name]: value for name, value in _noise(run).items()}
+    if target is not None and run.claim.pld <= target:  # a target that the plan misses would be refused
+        privacy = {"epsilon": target, **privacy}
+    tables = run.config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    tables["privacy"] = {**tables["privacy"], "epsilon": None, **privacy}
+    kept = {name: table for name, table in tables.items() if name in ("fairness", "federation", "privacy")}
+    return {name: {k: v for k, v in table.items() if v is not None} for name, table in kept.items()}
+
+
+def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
+    from accountant.events import Composed
+    from privfair.planned import flat
+
+    channel = flat(channel)
     event = channel.event
-    sampled = getattr(event, "event", None)
-    mechanism = sampled if sampled is not None else event
+    parts = event.events if isinstance(event, Composed) else (event,)
+    dearest = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
+    mechanism: Event = getattr(dearest, "event", dearest)
+    scale, unit = _noise(run).get(channel.name), getattr(mechanism, "noise_scale", None)
+    sensitivity = getattr(mechanism, "sensitivity", None)
+    by_rdp, by_pld = run.planner.price([channel])
     return {
         "mechanism": mechanism.kind,
-        "releases": channel.count,
-        "rate": getattr(event, "rate", 1.0),
-        "noise_scale": getattr(mechanism, "noise_scale", None),
-        "sensitivity": getattr(mechanism, "sensitivity", None),
-        "fixed": channel.fixed,
+        "releases": channel.count * max(1, len(parts)),
+        "rate": getattr(dearest, "rate", 1.0),
+        "noise_scale": scale,
+        "sensitivity": None if None in (scale, unit, sensitivity) else sensitivity * scale / unit,
+        "fixed": fixed,
+        "epsilon_alone": json_number(by_pld if run.config.privacy.target_method == "pld" else by_rdp),
         "event": event.to_json(),
     }
 
 
-def _print(found: Calibration, alone: dict[str, float], others: list[dict[str, Any]], adjacency: str) -> None:
+def _print(answer: dict[str, Any], *, from_file: bool) -> None:
     console = Console(highlight=False)
+    both, target = answer["epsilon_by"], answer["target"]
+    whom = answer["adjacency"] + ("" if answer["unit"] == "record" else f", unit {answer['unit']}")
+    goal = "" if target is None else f"; target {target:g} by {answer['method'].upper()}"
     console.print(
-        f"[bold]ε = {shown(found.epsilon)}[/] at δ = {found.delta:g} ({found.method.upper()}, {adjacency}); "
-        f"target {found.target:g}"
+        f"[bold]ε = {_epsilon(both['pld'])} by PLD[/], {_epsilon(both['rdp'])} by RDP at δ = {answer['delta']:g} "
+        f"({whom}){goal}"
     )
-    table = Table(box=box.SIMPLE_HEAD)
+    for channel in answer["without_noise"]:
+        console.print(f"{channel}: exact values leave the clients, so there is no ε.", style="yellow")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in ("channel", "noise", "scale", "sensitivity", "rate", "releases", "ε alone"):
         table.add_column(column, justify="left" if column in ("channel", "noise") else "right", no_wrap=True)
-    for channel in found.plan[found.worst_client]:
-        facts = _facts(channel)
+    for name, facts in answer["channels"].items():
         scale = facts["noise_scale"]
         table.add_row(
-            escape(channel.name) + (" [dim](fixed)[/]" if channel.fixed else ""),
+            escape(name) + (" [dim](fixed)[/]" if facts["fixed"] else ""),
             escape(facts["mechanism"]),
             "–" if scale is None else f"[bold]{_scale(scale)}[/]",
-            "–" if facts["sensitivity"] is None else f"{facts['sensitivity']:g}",
-            f"{facts['rate']:g}",
+            "–" if facts["sensitivity"] is None else f"{facts['sensitivity']:.4g}",
+            f"{facts['rate']:.4g}",
             f"{facts['releases']:,}",
-            shown(alone[channel.name]),
+            _epsilon(facts["epsilon_alone"]),
         )
     console.print(table)
+    for line in [*_explained(answer), *answer["notes"]]:
+        console.print(line, style="dim", markup=False)
+    if not from_file:
+        _print_configuration(console, answer["configuration"])
+    _print_choices(console, answer)
+
+
+def _explained(answer: dict[str, Any]) -> list[str]:
+    """What the ε is of, in words."""
+    lost = answer["retries"]
+    room = f"with {lost} repeated release{'s' if lost != 1 else ''} of each client and channel after a crash (retries)"
+    found = [f"This is what privfair train plans and prints: everything of all rounds, {room}."]
+    if answer["plan"] == "two phases":
+        found.append(
+            "The plan has two phases: ε is the target whatever counts are released. Noise, rates and the other choices "
+            "below are for the given counts."
+        )
+    return found
+
+
+def _print_configuration(console: Console, tables: dict[str, dict[str, Any]]) -> None:
+    import tomli_w
+
+    console.print("\nThe same plan for privfair train, as a configuration:", style="bold")
+    console.print(tomli_w.dumps(tables).strip(), markup=False, soft_wrap=True)
+
+
+def _print_choices(console: Console, answer: dict[str, Any]) -> None:
+    others = answer["other_choices"]
+    if not others:
+        return
     numbers = sorted({choice["rounds"] for choice in others})
-    table = Table(box=box.SIMPLE_HEAD, title="ε for other choices", title_justify="left", title_style="bold")
+    title = f"\nε for other choices (by {answer['method'].upper()})"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     table.add_column("noise")
     for number in numbers:
-        table.add_column(f"{number:,} rounds", justify="right")
+        table.add_column(f"{number:,} rounds" if number > 1 else "1 round", justify="right")
     for noise in FACTORS:
-        cells = {choice["rounds"]: shown(choice["epsilon"]) for choice in others if choice["noise"] == noise}
+        cells = {choice["rounds"]: _epsilon(choice["epsilon"]) for choice in others if choice["noise"] == noise}
         style = "bold" if noise == 1.0 else ""
         table.add_row(f"× {noise:g}", *(cells.get(number, "–") for number in numbers), style=style)
     console.print(table)
+
+
+def _epsilon(value: float | str | None) -> str:
+    return shown(None if value is None else float(value))
 
 
 def _scale(value: float) -> str:

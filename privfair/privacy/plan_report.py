@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from accountant.events import Event, Nothing, NotPrivate, Repeated
+from accountant.events import Event, Nothing, NotPrivate
 from privfair.config import Config
 from privfair.fairness.cells import Cells
 from privfair.fairness.pooling import standard_error
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld
 from privfair.privacy.planning import Planner
-from privfair.privacy.pricing import update_event
+from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES
 from privfair.terms import ClientUpdates, PrivateEmbedding, Terms
 
 NO_GAP = (
@@ -26,63 +26,41 @@ NO_GAP = (
 def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
     """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
     privacy, rounds = config.privacy, config.federation.rounds
+    planned = {channel.name: channel.total for channel in planner.channels(terms)}
     channels = []
 
-    def add(channel: str, noise: str, sampling: str, event: Event, count: int = 1) -> None:
-        epsilon = by_pld(Repeated(event, count), privacy.delta)
+    def add(channel: str, noise: str, sampling: str, event: Event | None = None) -> None:
+        epsilon = by_pld(planned.get(channel, Nothing()) if event is None else event, privacy.delta)
         shown = epsilon if math.isfinite(epsilon) else None
         channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": shown})
 
     if terms.counting is not None:
-        event = terms.counting.event(planner.cells.count_overlap, planner.adjacency)
-        add("counts", f"{terms.counting.kind}, {terms.counting.scale:.3g} records", "once, all records", event)
+        add(COUNTS, f"{terms.counting.kind}, {terms.counting.scale:.3g} records", "once, all records")
     elif privacy.counts == "public":
-        add("counts", "none: public", "once, all records", Nothing())
+        add(COUNTS, "none: public", "once, all records")
     if terms.sharing is not None:
         s = terms.sharing
         rates = s.quotas / np.maximum(terms.cells, 1) if s.rates is None else s.rates
         used = rates[s.quotas > 0]
         span = " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (used.min(), used.max()))) if used.size else "0"
-        channel = planner.fairness_channel(terms)
-        add(
-            "predictions",
-            f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}",
-            f"{rounds} × {int(s.quotas.sum())} scores, rate {span}",
-            channel.event if channel else Nothing(),
-            rounds,
-        )
+        noise = f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}"
+        add(PREDICTIONS, noise, f"{rounds} × {int(s.quotas.sum())} scores, rate {span}")
     if terms.embedding is not None:
-        e, channel = terms.embedding, planner.fairness_channel(terms)
-        add(
-            "embeddings",
-            f"gaussian, {e.noise.multiplier:.3g} × the part of one record{_by_several(e.noise)}",
-            f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records",
-            channel.event if channel else Nothing(),
-            rounds,
-        )
+        e = terms.embedding
+        noise = f"gaussian, {e.noise.multiplier:.3g} × the part of one record{_by_several(e.noise)}"
+        add(EMBEDDINGS, noise, f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records")
     if terms.updates is not None:
-        u = terms.updates
-        add(
-            "updates",
-            f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}",
-            f"{planner.work.most_trainings} × {u.steps} steps, rate {u.sampling_rate:.3g}",
-            update_event(u.sampling_rate, u.noise_multiplier, planner.adjacency),
-            planner.work.most_trainings * u.steps,
-        )
+        u, trainings = terms.updates, planner.work.most_trainings
+        noise = f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}"
+        add(UPDATES, noise, f"{trainings} × {u.steps} steps, rate {u.sampling_rate:.3g}")
     if terms.client_updates is not None:
-        c = terms.client_updates
-        add(
-            "updates",
-            f"gaussian, {c.noise.multiplier:.3g} × the largest part of one client{_by_several(c.noise)}",
-            f"{planner.work.most_trainings} × {c.noise.count} parameters, cut to a length of {c.max_norm:g}",
-            c.noise.event(planner.adjacency, planner.unit),
-            planner.work.most_trainings,
-        )
+        c, trainings = terms.client_updates, planner.work.most_trainings
+        noise = f"gaussian, {c.noise.multiplier:.3g} × the largest part of one client{_by_several(c.noise)}"
+        add(UPDATES, noise, f"{trainings} × {c.noise.count} parameters, cut to a length of {c.max_norm:g}")
     for channel_name in planner.without_noise:
         add(channel_name, "none: exact values leave the clients", "every round", NotPrivate())
     if terms.evaluation is not None:
-        event = terms.evaluation.event(planner.cells.attributes, planner.adjacency)
-        add("evaluation", f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records", event)
+        add(EVALUATION, f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records")
     notes = _notes(config, terms, planner)
     if budgeted and terms.evaluation is None:
         notes.append(
@@ -104,7 +82,7 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
         spare = f"{privacy.retries} release" + ("s" if privacy.retries != 1 else "")
         lines.append(
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
-            f"and has room for {spare} of each client and channel lost in a crash."
+            f"and has room for {spare} of each client and channel lost in a crash (privacy.retries), as has each line."
         )
     if planner.without_noise:
         lines.append(f"Together ε = ∞: {' and '.join(planner.without_noise)} leave the clients without noise.")

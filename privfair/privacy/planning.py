@@ -16,6 +16,7 @@ part of it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld, calibrated_factor
 from privfair.privacy.channels import COUNT_DELTA, Fairness, PlannedChannels
-from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS
+from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS
 from privfair.privacy.workload import Sampling
 from privfair.terms import Claim, ClientUpdates, PrivateEmbedding, PrivateUpdates, Sharing, Terms
 
@@ -50,6 +51,31 @@ class Planner(PlannedChannels):
         if terms.fairness_noise is None:
             return None
         return self.under(terms)._fairness_channel(sampling_of(terms), terms.fairness_noise, fixed=True)
+
+    def channels(self, terms: Terms) -> list[Channel]:
+        """All that a run under these terms may release, with its noise, for the record or client that pays most.
+
+        These are the channels that the claim of the terms is the price of: with room for repetitions after a crash.
+        """
+        multiplier = None if terms.updates is None else terms.updates.noise_multiplier
+        if terms.client_updates is not None:
+            multiplier = terms.client_updates.noise.multiplier
+        planner = replace(self.under(terms), count_releases=terms.count_releases)
+        return [*planner.fixed(), *planner.rest(sampling_of(terms), terms.fairness_noise, multiplier)]
+
+    def price(self, channels: Sequence[Channel]) -> tuple[float, float]:
+        """(ε by RDP, ε by PLD) of these channels at the run's δ.
+
+        Of one phase they compose together. Of two, the ε of the first phase, at its share of δ, is added to that of the
+        second, at the rest of δ (basic composition, see above).
+        """
+        first, share, later = 0.0, 0.0, list(channels)
+        if not self.one_phase:
+            settled = [channel for channel in channels if channel.name in (COUNTS, EVALUATION)]
+            first, share = self._first_phase(settled, "pld")
+            later = [channel for channel in channels if channel not in settled]
+        together, delta = Composed(tuple(channel.total for channel in later)), self.config.delta - share
+        return first + spent(together, delta, "rdp").epsilon, first + by_pld(together, delta)
 
     def under(self, terms: Terms) -> Planner:
         """The planner with the counts of these terms, where they are public."""
@@ -295,7 +321,10 @@ class Planner(PlannedChannels):
 
     def price_of_first_phase(self, method: Method) -> tuple[float, float]:
         """(ε, δ) of the channels that are settled before the counts are known."""
-        fixed = Composed(tuple(channel.total for channel in self.fixed()))
+        return self._first_phase(self.fixed(), method)
+
+    def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
+        fixed = Composed(tuple(channel.total for channel in channels))
         pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
         share = 0.0 if pure else self.config.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
@@ -310,11 +339,10 @@ class Planner(PlannedChannels):
     def _claim(self, rest: list[Channel]) -> Claim:
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
         c = self.config
-        together = Composed(tuple(channel.total for channel in [*self.fixed(), *rest]))
         if self.without_noise:
             return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
         if self.one_phase:
-            claim = Claim(spent(together, c.delta, "rdp").epsilon, by_pld(together, c.delta), c.delta)
+            claim = Claim(*self.price([*self.fixed(), *rest]), c.delta)
             if c.epsilon is not None:
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim

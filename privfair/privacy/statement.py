@@ -66,6 +66,7 @@ def statement(
         "claim": total.broken or _claim(books, schema, unbounded, planner.unit, shared=terms.noise_is_shared),
         "epsilon": {"rdp": _number(total.rdp), "pld": _number(total.pld)},
         "epsilon_of": total.of,
+        "epsilon_of_plan": {"rdp": _number(claim.rdp), "pld": _number(claim.pld)},
         "delta": delta,
         "adjacency": str(planner.adjacency),
         "neighbours": neighbours(planner.neighbouring),
