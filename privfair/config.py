@@ -178,8 +178,9 @@ class RunConfig(Section):
     out: str | None = None
     engine: Literal["local", "stacked", "flower", "flower-simulation"] = "local"
     clients: tuple[str, ...] | None = None  # Flower: the data holders' names, in their order; part of the plan
-    min_clients: int | None = Field(None, ge=1)  # Flower: so many must be there to begin; default: all
-    wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: so many seconds for them to come
+    # Flower: so many must be there to begin, and train in every round; default: all to begin, then at least one
+    min_clients: int | None = Field(None, ge=1)
+    wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: so many seconds for them to come; then the run stops
     # Flower: so many seconds for an answer; who is later is left out of the round
     deadline: float = Field(600.0, gt=0, le=MOST_SECONDS)
     dtype: Literal["float32", "float64"] = "float32"

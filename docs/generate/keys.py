@@ -99,8 +99,9 @@ KEYS = {
     "run.engine": "`local`: one client after the other. `stacked`: many clients and runs in one program. `flower`: "
     "real processes, on this machine as a trial. `flower-simulation`: Flower's own simulation.",
     "run.clients": "Flower: the data holders' names, in their order. Part of the plan.",
-    "run.min_clients": "Flower: so many must be there to begin. Default: all.",
-    "run.wait": "Flower: so many seconds for them to come.",
+    "run.min_clients": "Flower: so many must be there to begin, and train in every round. Default: all to begin, "
+    "then at least one.",
+    "run.wait": "Flower: so many seconds for them to come. Then the run stops, and can be continued.",
     "run.deadline": "Flower: so many seconds for an answer. Who is later is left out of the round.",
     "run.dtype": "Numbers of the model.",
     "run.evaluate_every": "Rounds between two lines of the history.",

@@ -115,7 +115,7 @@ class ClientAggregator:
             return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
         contributor = Contributor.new(client)
         key = self._tag_key(number, round_number, len(numbers))
-        tagged = key.tagged(numbers, self.keys.slots, contributor)
+        tagged = key.tagged(numbers.astype(np.int64), self.keys.slots, contributor)
         made = self.keys.encrypt(tagged, weight=weight, encoding=self._coded.encoding)
         header = replace(made.header, round=round_number, contributors=(contributor,))
         return Ciphertext(header, made.chunks).to_bytes()
