@@ -3,16 +3,25 @@
 The paper's perceptron (16 hidden units) at 100 records a step, on 1,000 made-up records of COMPAS' width; one thread,
 as our engine has. A call trains for three epochs, what it costs to set up included, with the noise of a real run. Calls
 of both kinds take turns and the quickest of each counts, so that a busy moment does not fall on one kind alone.
+
+Private steps and scores compute each record by itself, to the last bit (`privfair.record_arithmetic`). What that costs
+is measured against the same code with matrix products over all records, which is not private for weights that a server
+may choose: a private round of one client is its scores and its local training.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from unittest.mock import patch
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.measure import Result, seconds
+from privfair.clients import opacus_engine
 from privfair.clients.dp_sgd import train_privately
-from privfair.clients.objectives import TrainingData
+from privfair.clients.objectives import TrainingData, all_scores
 from privfair.clients.sgd import train_locally
 from privfair.clients.task import TaskKind
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
@@ -37,6 +46,10 @@ def run() -> list[Result]:
         plain, private = best_times(objective, data, model)
         results.append(Result(f"DP-SGD step by Opacus, {name}: times the plain step", private / plain, 2, "×", False))
         print(f"  {name}: {plain * 1e6:.0f} µs a plain step, {private * 1e6:.0f} µs a private one")
+    for name, objective in (("task loss", Task()), ("task loss and fairness penalty", tracked(data))):
+        apart, together = round_times(objective, data, model)
+        label = f"private round, {name}: each record by itself, times matrix products"
+        results.append(Result(label, apart / together, 1.3, "×", False))
     torch.set_num_threads(threads)
     return results
 
@@ -61,6 +74,36 @@ def best_times(objective: Objective, data: TrainingData, model: FlatModel) -> tu
         for _ in range(REPEATS)
     ]
     return min(t for t, _ in times) / steps, min(t for _, t in times) / steps
+
+
+def round_times(objective: Objective, data: TrainingData, model: FlatModel) -> tuple[float, float]:
+    """Seconds of a private round of one client: each record by itself, and by matrix products over all records."""
+    start = model.parameters()
+    work = PrivateWork(EPOCHS * RECORDS // BATCH, BATCH / RECORDS, 1.0, 1.0, float(BATCH), 0.05)
+    request = TrainRequest(round=0, model=Parameters(start), objective=objective, work=work, weight=1.0)
+
+    def apart() -> None:
+        all_scores(model, data.each_record_alone)
+        train_privately(request, start, data, model, SystemEntropy())
+        model.load(start)
+
+    def together() -> None:
+        with (
+            patch.object(TaskKind, "each_record_alone", property(lambda task: task)),
+            patch.object(FlatModel, "each_record_alone", nullcontext),
+            patch.object(opacus_engine, "clipped_sum", matrix_sum),
+        ):
+            apart()
+
+    times = [(seconds(apart), seconds(together)) for _ in range(REPEATS)]
+    return min(t for t, _ in times), min(t for _, t in times)
+
+
+def matrix_sum(gradients: NDArray[np.float64], bound: float, grid: float) -> NDArray[np.float64]:
+    """Σ of clipped gradients as one product."""
+    each = torch.from_numpy(gradients)
+    shares = (bound / (torch.linalg.vector_norm(each, dim=1) + 1e-6)).clamp_(max=1.0)
+    return np.asarray((shares @ each).numpy())
 
 
 def made_up_records() -> TrainingData:

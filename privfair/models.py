@@ -105,7 +105,7 @@ def _factory(name: str) -> Callable[[int], Any]:
 
 
 def _linear_alone(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    result: torch.Tensor = _LinearAlone.apply(x, layer.weight, layer.bias)
+    result: torch.Tensor = _LinearAlone.apply(x, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
     return result
 
 

@@ -14,6 +14,7 @@ Sums over records are of whole multiples of a grid, which are exact in any order
 from __future__ import annotations
 
 import math
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -24,11 +25,22 @@ from accountant.errors import InputError
 from privfair.arrays import FloatArray
 
 EXACTLY_AS_WRITTEN: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": False}
-VECTOR_LIBRARY = bool(numba.config.USING_SVML)  # of Intel: it would round exponentials in vectors and alone differently
+VECTOR_LIBRARY = bool(getattr(numba.config, "USING_SVML", False))  # Intel's rounds exponentials in vectors differently
 
 MOST_RECORDS = 1 << 24  # whose clipped gradients add up exactly
 _GRID_BITS = 28  # a clipped gradient is cut to multiples of about 2⁻²⁸ of the bound: 2²⁴ records stay below 2⁵³
 _SHORT = 1 - 2.0**-28  # of the bound: more than 10⁸ parameters' squares, their root and two products are rounded by
+
+
+def recompiled(function: Any, **inner: Any) -> Any:
+    """A compiled function once more, exactly as written, with `inner` for the functions of those names that it calls.
+
+    The name under which numba caches it differs, because the cache looks at names and sources and not at options.
+    """
+    source = function.py_func
+    copy = FunctionType(source.__code__, {**source.__globals__, **inner}, source.__name__, source.__defaults__)
+    copy.__qualname__, copy.__module__ = f"{source.__qualname__}_alone", source.__module__
+    return njit(**EXACTLY_AS_WRITTEN)(copy)
 
 
 # ---- layers, as matrices (units, records), so that the innermost loops are long whatever the widths are

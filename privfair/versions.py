@@ -11,6 +11,9 @@ PACKAGES = (
 )  # fmt: skip
 
 
+ARITHMETIC = ("privfair", "torch", "opacus", "numba", "numpy")  # what the last bits of a holder's numbers depend on
+
+
 def installed() -> dict[str, str | None]:
     """The versions of Python and of the packages that matter; None for one that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}

@@ -74,8 +74,10 @@ class TaskKind:
         """Predictions in [0, 1]: a probability, or the place in the label's range (an output of 0 is its middle)."""
         if self.task == "regression":
             return (outputs + 0.5).clamp(0.0, 1.0)
-        result: torch.Tensor = _SigmoidAlone.apply(outputs) if self.alone else torch.sigmoid(outputs)
-        return result
+        if not self.alone:
+            return torch.sigmoid(outputs)
+        alone: torch.Tensor = _SigmoidAlone.apply(outputs)  # type: ignore[no-untyped-call]
+        return alone
 
     def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
         """Probabilities, or predictions in units of the label."""
@@ -85,7 +87,7 @@ class TaskKind:
         """Cross-entropy, or the squared error in units of the range, for each record."""
         if self.task == "binary":
             if self.alone:
-                alone: torch.Tensor = _CrossEntropyAlone.apply(outputs, labels)
+                alone: torch.Tensor = _CrossEntropyAlone.apply(outputs, labels)  # type: ignore[no-untyped-call]
                 return alone
             return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
         return (outputs + 0.5 - (labels - self.low) / (self.high - self.low)).square()

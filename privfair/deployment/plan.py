@@ -11,6 +11,7 @@ from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import Schema, SensitiveAttribute
 from privfair.terms import Terms
+from privfair.versions import ARITHMETIC, installed
 
 SHARED = ("model", "fairness", "federation", "privacy", "aggregation", "run")
 OWN = {"privacy.dataset", "aggregation.keys"}
@@ -18,12 +19,18 @@ SHARED_OF_RUN = ("seed", "dtype", "reproducible_noise", "clients")  # the rest o
 
 
 def shared_plan(config: Config) -> dict[str, Any]:
-    """Every key that must be the same everywhere, as section.key -> value."""
+    """Every key that must be the same everywhere, as section.key -> value; and the versions of what computes.
+
+    Programs of different versions may round a record's score differently, and mean different things by one key.
+    """
     tables = config.model_dump(mode="json", by_alias=True)
     found = {f"{section}.{key}": value for section in SHARED for key, value in tables[section].items()}
     own_of_run = {f"run.{key}" for key in tables["run"]} - {f"run.{key}" for key in SHARED_OF_RUN}
     plan = {name: value for name, value in found.items() if name not in OWN | own_of_run}
-    return {**plan, "aggregation.scheme": config.scheme}
+    versions = installed()
+    # "2.4.0+cpu" is 2.4.0: how it was built does not matter here
+    same = {f"version of {package}": (versions[package] or "").partition("+")[0] for package in ARITHMETIC}
+    return {**plan, "aggregation.scheme": config.scheme, **same}
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

@@ -351,8 +351,7 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         )
     found += [
         "Other runs on this data (privfair audit adds them up), and hyper-parameters chosen by looking at it.",
-        "Time: how long a client takes to answer. Rounding: the last bits of a record's score or gradient can depend "
-        "on how many records are computed with it.",
+        "Time: how long a client takes to answer.",
     ]
     if config.privacy.client_level:
         found.append("Whether a data holder takes part at all: its counts and its weight are public.")

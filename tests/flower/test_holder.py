@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from accountant.outbox import Progress
 from privfair.attendance import singles
 from privfair.backends.flower.link import RECORD, unwrap, wrap
 from privfair.config import Config
+from privfair.deployment.envelopes import sealed
 from privfair.deployment.holder import WITHHELD, Holder
+from privfair.deployment.plan import shared_plan
 from privfair.messages import Bundle, LocalWork, PrivateWork, Request, ScoresRequest, TrainRequest
 from privfair.request_wire import decode_request, encode_request
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, write
@@ -111,6 +115,20 @@ def test_a_plan_of_its_own_is_kept(tmp_path: Path) -> None:
     assert not (found.folder / "ledger-0.sqlite").exists()
     reason = "It refused: The plans differ: privacy.noise_multiplier is 1.0 there and 2.0 here."
     assert {(a.client, a.reason) for a in checkpoint.absent} == {(0, reason)}
+
+
+@pytest.mark.parametrize("package", ["privfair", "torch", "opacus", "numba", "numpy"])
+def test_a_server_of_another_version_is_refused_before_anything_is_released(tmp_path: Path, package: str) -> None:
+    found = deployment(tmp_path, NOISY)
+    config = Config.read(found.folder / "holder-0.toml")
+    holder = Holder(config, "client-1", found.folder / "node-0")
+    plan = {**shared_plan(Config.read(found.folder / "server.toml")), f"version of {package}": "0.0.9"}
+    answer = holder.handle(sealed("hello", "20260101-000000-00000000", plan=json.dumps(plan)))
+    reason = f"The plans differ: version of {package} is '0.0.9' there and {version(package).partition('+')[0]!r} here."
+    assert answer["kind"] == "refused"
+    assert answer["reason"] == reason
+    assert not (found.folder / "ledger-0.sqlite").exists()
+    assert not list((found.folder / "node-0").glob("2026*"))
 
 
 def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) -> None:

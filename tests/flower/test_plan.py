@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_what_is_everybodys_own(own: dict[str, Any]) -> None:
 )
 def test_what_must_be_the_same(theirs: dict[str, Any], told: str) -> None:
     assert differences(plan(), plan(**theirs)) == [told]
+
+
+def test_versions_must_be_the_same() -> None:
+    theirs = {**plan(), "version of privfair": "0.0.9", "version of torch": "1.0"}
+    assert differences(plan(), theirs) == [
+        f"version of privfair is '0.0.9' there and {version('privfair')!r} here",
+        f"version of torch is '1.0' there and {version('torch').partition('+')[0]!r} here",
+    ]
+    assert {name for name in plan() if name.startswith("version of ")} == {
+        f"version of {package}" for package in ("privfair", "torch", "opacus", "numba", "numpy")
+    }
 
 
 def test_a_key_that_one_side_does_not_know_is_a_difference() -> None:

@@ -72,8 +72,9 @@ def train_fused_privately(private: Sequence[PrivateJob], penalties: Penalties) -
     for number, (job, p) in enumerate(zip(jobs, private, strict=True)):
         end = job.start.astype(dtype).astype(np.float64)
         snapshot = np.zeros_like(end)
-        bound, divisor = p.work.max_grad_norm, p.work.divisor
-        train_private_job(*packed, p.noise, bound, grid_of(bound), divisor, number, end, snapshot)
+        bound = float(p.work.max_grad_norm)
+        clip = (bound, grid_of(bound))
+        train_private_job(*packed, p.noise, clip, p.work.divisor, number, end, snapshot)
         kept = snapshot.astype(dtype) if _has_snapshot(job) else None
         results.append(Trained(end.astype(dtype), job.order.steps, kept))
     return results

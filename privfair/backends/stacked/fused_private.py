@@ -10,24 +10,28 @@ import numpy as np
 from numba import njit
 
 from privfair.backends.stacked.fused_layers import RULES
+from privfair.backends.stacked.fused_slopes import task_slopes_alone
 from privfair.backends.stacked.fused_training import (
+    TRACKED,
     backward,
     descend,
     forward,
     gather,
     layer,
     linear,
-    pulls,
     starts,
 )
+from privfair.backends.stacked.fused_witness import add_tracked_alone
 from privfair.record_arithmetic import EXACTLY_AS_WRITTEN, share_of
 
 
 @njit(**RULES)
-def train_private_job(
-    records, widths, outcome, steps, work, goal, witness, noise, clip, grid, divisor, job, end, snapshot
-):  # type: ignore[no-untyped-def]
-    """Move `end`, in double precision, through all steps of one job; `noise` is (steps, P), scaled."""
+def train_private_job(records, widths, outcome, steps, work, goal, witness, noise, clip, divisor, job, end, snapshot):  # type: ignore[no-untyped-def]
+    """Move `end`, in double precision, through all steps of one job; `noise` is (steps, P), scaled.
+
+    `clip`: the bound, and the grid that a clipped gradient is on.
+    """
+    bound, grid = clip
     kind = records.rows.dtype
     size = len(end)
     before = starts(widths)
@@ -45,12 +49,15 @@ def train_private_job(
         for p in range(size):
             theta[p] = end[p]
         outputs = forward(theta, before, acts, count, True)
-        pulls(outputs, outcome, goal, witness, job, sides, count, lines)
+        pull, scores, score = lines[0], lines[1], lines[2]
+        task_slopes_alone(outcome, outputs, sides[0], count, scores, pull, score)
+        if goal.kind == TRACKED:
+            add_tracked_alone(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
         layer(deltas, before, len(widths) - 1, count)[0] = lines[0, :count]
         backward(theta, before, acts, count, deltas, True)
         for p in range(before[-1] * count):
             given[p], clipped[p] = acts[p], deltas[p]
-        clipped_sums(before, given, inputs, clipped, count, clip, grid, shares, gradient)
+        clipped_sums(before, given, inputs, clipped, count, bound, grid, shares, gradient)
         for p in range(size):
             gradient[p] = (gradient[p] + noise[step, p]) / divisor
         descend(end, begin, gradient, work, job, step, mean, square)

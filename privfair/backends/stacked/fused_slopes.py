@@ -1,7 +1,4 @@
-"""The slopes of losses and penalties of one minibatch, compiled; the formulas are those of `tasks` and `rules`.
-
-What DP-SGD uses of them depends on one record alone, to the last bit: see `record_arithmetic`.
-"""
+"""The slopes of losses and penalties of one minibatch, compiled; the formulas are those of `tasks` and `rules`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from numba import njit
 
 from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.slopes import TIE
-from privfair.record_arithmetic import EXACTLY_AS_WRITTEN
+from privfair.record_arithmetic import recompiled
 
 
 class Outcome(NamedTuple):
@@ -24,7 +21,7 @@ class Outcome(NamedTuple):
     by_loss: bool  # the score is the loss, not the prediction
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def task_slopes(outcome, outputs, labels, count, scores, loss, score):  # type: ignore[no-untyped-def]
     """Of each record its score, and the derivatives of loss and score in the output."""
     kind = outputs.dtype.type
@@ -50,6 +47,9 @@ def task_slopes(outcome, outputs, labels, count, scores, loss, score):  # type: 
             inside = zero <= place <= one
             scores[i] = zero if place < zero else (one if place > one else place)
             score[i] = one if inside else zero
+
+
+task_slopes_alone = recompiled(task_slopes)  # what a record gets depends on that record alone, to the last bit
 
 
 @njit(**RULES)

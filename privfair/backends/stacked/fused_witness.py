@@ -14,11 +14,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from privfair.arrays import FloatArray
+from privfair.backends.stacked.fused_layers import RULES
 from privfair.backends.stacked.slopes import TIE
 from privfair.fairness.tracking import Curve, SharedScores, TrackedPenalty
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import ScoreTable
-from privfair.record_arithmetic import EXACTLY_AS_WRITTEN
+from privfair.record_arithmetic import recompiled
 
 BUCKETS = 512
 
@@ -65,7 +66,7 @@ class Witness(NamedTuple):
     sums: Sums
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def add_tracked(witness, penalty, member, scores, score, count, pull):  # type: ignore[no-untyped-def]
     """Add 2λ·D′(S_i)/P·S′_i to each record's pull."""
     kind = pull.dtype.type
@@ -95,7 +96,7 @@ def add_tracked(witness, penalty, member, scores, score, count, pull):  # type: 
             pull[i] += factor * slope * score[i]
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def tracked_slopes(witness, numbers, member, scores, total):  # type: ignore[no-untyped-def]
     """Of each record of each job's minibatch; member is (jobs, cells, b)."""
     one = np.ones(scores.shape[1], scores.dtype)
@@ -103,7 +104,7 @@ def tracked_slopes(witness, numbers, member, scores, total):  # type: ignore[no-
         add_tracked(witness, numbers[job], member[job], scores[job], one, scores.shape[1], total[job])
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def _sorted_sum(sums, k, z):  # type: ignore[no-untyped-def]
     """The k-th sum at z."""
     first, count, row, from_term, to_term = sums.sums[k]
@@ -136,7 +137,7 @@ def _sorted_sum(sums, k, z):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def _horner(rows, row, x):  # type: ignore[no-untyped-def]
     total = 0.0
     for m in range(rows.shape[1] - 1, -1, -1):
@@ -144,14 +145,14 @@ def _horner(rows, row, x):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def _bucket(z, low, per_unit):  # type: ignore[no-untyped-def]
     """Which of the equal parts z falls into; it never falls when z rises."""
     position = (z - low) * per_unit
     return 0 if not position > 0 else (int(position) if position < BUCKETS else BUCKETS - 1)
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def fill_buckets(places, steps, ranges, starts):  # type: ignore[no-untyped-def]
     """For each step function and bucket: how many places there are in the buckets before it."""
     for number in range(len(steps)):
@@ -163,11 +164,20 @@ def fill_buckets(places, steps, ranges, starts):  # type: ignore[no-untyped-def]
             starts[number, bucket + 1] += starts[number, bucket]
 
 
-@njit(**EXACTLY_AS_WRITTEN)
+@njit(**RULES)
 def _polynomial(powers, start, cells, position):  # type: ignore[no-untyped-def]
     """A table at a position counted in cells; a score that is not a number counts as the first."""
     cell = 0 if not position > 0 else (int(position) if position < cells else cells - 1)
     return _horner(powers, start + cell, 2.0 * (position - cell) - 1.0)
+
+
+_HORNER = recompiled(_horner)
+add_tracked_alone = recompiled(
+    add_tracked,
+    _bucket=recompiled(_bucket),
+    _polynomial=recompiled(_polynomial, _horner=_HORNER),
+    _sorted_sum=recompiled(_sorted_sum, _horner=_HORNER),
+)  # what a record gets depends on that record alone, to the last bit
 
 
 def can_be_packed(penalty: TrackedPenalty) -> bool:
