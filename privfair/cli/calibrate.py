@@ -229,9 +229,10 @@ def _total_is_told(name: str, conditioning_sets: int) -> bool:
 
     With several sets it is supposed, the safe side: sets that a record can be in together hardly ever cover all.
     """
+    from privfair.config import NOTION_ALIASES
     from privfair.fairness.notions import NAMES, known_notion
 
-    if name not in NAMES:
+    if name not in (*NAMES, *NOTION_ALIASES):
         raise InputError("--notion", "must be a known notion", name, f"Known: {', '.join(NAMES)}.")
     notion = known_notion(name)
     return notion is None or not notion.partition or conditioning_sets > 1
