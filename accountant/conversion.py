@@ -100,7 +100,9 @@ def _epsilons(orders: ArrayLike, rdp: ArrayLike, delta: float) -> tuple[Array, A
 def _checked(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
     alphas, curve = np.asarray(orders, dtype=np.float64), np.asarray(rdp, dtype=np.float64)
     if alphas.ndim != 1 or alphas.shape != curve.shape or alphas.size == 0:
-        raise InputError("orders and rdp", "must be lists of the same length", (alphas.shape, curve.shape))
+        raise InputError(
+            "orders and rdp", "must be lists of the same length", f"shapes {alphas.shape} and {curve.shape}"
+        )
     if not np.all(alphas > 1):
         raise InputError("orders", "must be above 1", float(np.min(alphas)))
     if np.any(np.isnan(curve)) or np.any(curve < 0):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import math
+import numbers
+from pathlib import PurePath
+
+LONGEST_TEXT = 500  # a longer text is no name and no option, and may be a whole file
+MOST_DIGITS = 40
 
 
 class InputError(ValueError):
@@ -10,6 +17,8 @@ class InputError(ValueError):
 
     Every such message has the same four parts, so that a person can act on it:
     the name of the value, the rule it breaks, what was found, and the remedy.
+    It goes to logs and to other people. What was found may be a table of records that somebody passed by mistake, so
+    only numbers and short texts are shown; of everything else the type and the size (`described`).
     """
 
     told = "found"
@@ -18,13 +27,46 @@ class InputError(ValueError):
         """Put the four parts together."""
         self.name = name
         self.rule = rule
-        self.found = found
+        self.found = described(found)
         self.remedy = remedy
-        super().__init__(f"{name} {rule}; {self.told} {found!r}." + (f" {remedy}" if remedy else ""))
+        super().__init__(f"{name} {rule}; {self.told} {self.found!r}." + (f" {remedy}" if remedy else ""))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
         """Survive the way back from a worker process."""
         return type(self), (self.name, self.rule, self.found, self.remedy)
+
+
+class Description(str):
+    """Words about a value, which stand in a message without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """The words."""
+        return str(self)
+
+
+def described(value: object) -> object:
+    """The value itself if it is a number, a short text or another single thing; otherwise its type and size."""
+    if isinstance(value, Description) or value is None:
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else Description(f"a text of {len(value):,} characters")
+    if isinstance(value, int) and not isinstance(value, bool | enum.Enum):
+        digits = int(value.bit_length() * math.log10(2)) + 1
+        return value if digits <= MOST_DIGITS else Description(f"a whole number of about {digits:,} digits")
+    if isinstance(value, numbers.Number | PurePath | enum.Enum | datetime.date | datetime.time | datetime.timedelta):
+        return value
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        size = f" of shape {tuple(shape)}"
+    else:
+        try:
+            size = f" of length {len(value):,}"  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001  anybody's object: its size is no reason to fail
+            size = ""
+    kind = value.__qualname__ if isinstance(value, type) else type(value).__name__
+    return Description(f"the type {kind}" if isinstance(value, type) else f"a value of type {kind}{size}")
 
 
 class NotThere(InputError):

@@ -167,6 +167,9 @@ def default_directory(config: Config) -> Path:
 def _resolve(config: Config | Mapping[str, Any] | str | Path | None, sections: Mapping[str, Any]) -> Config:
     if isinstance(config, str | Path):
         config = Config.read(Path(config))
+    if config is not None and not isinstance(config, Config | Mapping):
+        rule = "must be the path of a TOML file, tables of keys, or a Config"
+        raise InputError("config", rule, config, "Data of your own: train(dataset=…), or data.name = csv.")
     tree: dict[str, Any] = config.as_tables() if isinstance(config, Config) else dict(config or {})
     for name, table in sections.items():
         before = tree.get(name, {})

@@ -26,6 +26,13 @@ MOST_SECONDS = 1e7  # four months: clocks overflow at some time
 Method = Literal["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
 
 
+# Other names of a notion in the literature; outputs, names of runs and digests have the one on the right.
+NOTION_ALIASES = {
+    "demographic_parity": "statistical_parity",
+    "conditional_demographic_parity": "conditional_statistical_parity",
+}
+
+
 class Section(BaseModel):
     """A table of the file."""
 
@@ -74,6 +81,11 @@ class FairnessConfig(Section):
     samples: int = Field(100, ge=1, le=MOST_RECORDS)
     features: int | None = Field(None, ge=1, le=64)  # embedding: default as many as the kernel needs
     quotas: Literal["random", "largest_remainder"] = "random"
+
+    @field_validator("notion")
+    @classmethod
+    def _one_name(cls, notion: str) -> str:
+        return NOTION_ALIASES.get(notion, notion)
 
 
 class FederationConfig(Section):
@@ -222,7 +234,11 @@ class Config(Section):
     @staticmethod
     def build(tree: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
         """From nested tables, with overrides; whatever is wrong becomes an `InputError`."""
+        if not isinstance(tree, Mapping):
+            raise InputError("config", "must be tables of keys", tree)
         for section, table in tree.items():
+            if not isinstance(section, str):
+                raise InputError("section of the config", "must be text", section)
             if not isinstance(table, Mapping):
                 raise InputError(str(section), "must be a table of keys", table, 'For example {"name": "compas"}.')
         merged = {section: dict(table) for section, table in tree.items()}

@@ -198,7 +198,7 @@ class FlatModel:
         """The module's output for each record: a logit, or for regression a place in the label's range minus ½."""
         result: torch.Tensor = self.module(x)
         if result.shape not in ((len(x), 1), (len(x),)):
-            raise InputError("model", "must give one number for each record", tuple(result.shape))
+            raise InputError("model", "must give one number for each record", f"shape {tuple(result.shape)}")
         return result.reshape(-1)
 
     def evaluate_alone(self, x: torch.Tensor) -> torch.Tensor:

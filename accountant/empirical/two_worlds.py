@@ -73,7 +73,7 @@ def distinguish(absent: ArrayLike, present: ArrayLike, claim: Event, delta: floa
     rows = [np.atleast_2d(np.asarray(part, dtype=np.float64).T).T for part in (absent, present)]
     for name, part in zip(("absent", "present"), rows, strict=True):
         if len(part) < FEWEST or not np.isfinite(part).all():
-            raise InputError(name, f"must be at least {FEWEST} rows of finite numbers", part.shape)
+            raise InputError(name, f"must be at least {FEWEST} rows of finite numbers", f"shape {part.shape}")
     first = [part[: len(part) // (1 + SHARE)] for part in rows]
     second = [part[len(part) // (1 + SHARE) :] for part in rows]
     trade_off, each = TradeOff.of(claim), level / 2  # two tests are counted with limits

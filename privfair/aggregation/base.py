@@ -116,7 +116,9 @@ class ClientKeys(Role, ABC):
     def _checked(self, vector: Vector) -> Vector:
         vector = np.asarray(vector)
         if vector.ndim != 1:
-            raise InputError("vector", "must have one dimension", vector.shape, "Flatten all parameters into one.")
+            raise InputError(
+                "vector", "must have one dimension", f"shape {vector.shape}", "Flatten all parameters into one."
+            )
         if self.modulus is None:
             return vector
         if vector.dtype.kind not in "iu":

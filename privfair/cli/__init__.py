@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -54,7 +55,8 @@ def main() -> None:
 
     Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice).
     """
-    sys.path.insert(0, "")  # a model of one's own may be in this folder
+    # for workers, checks and Flower's programs: Python searches the current folder first where it starts with -m or -c
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         app()
     except InputError as error:

@@ -354,9 +354,11 @@ class _Options:
         With several sets of an attribute it is supposed that they do not cover all records, the safe side: sets that a
         record can be in together hardly ever do.
         """
+        from privfair.config import NOTION_ALIASES
         from privfair.fairness.notions import EVERYONE, NAMES, Notion, known_notion
 
         name, attributes = self.given["notion"], self.given["attributes"]
+        name = NOTION_ALIASES.get(name, name)
         if name not in NAMES:
             raise InputError("--notion", "must be a known notion", name, f"Known: {', '.join(NAMES)}.")
         total = self.given["conditioning_sets"] or attributes

@@ -97,7 +97,7 @@ def _outcome(name: str, works: bool, found: Any, seconds: float | None) -> Outco
 
 def _try(names: list[str], begins: Callable[[str], None]) -> tuple[list[dict[str, Any]], str]:
     """The answers of one process that tries these checks, and how it ended if there are fewer."""
-    command = [sys.executable, "-m", "privfair.cli.doctor_checks", *names]
+    command = [sys.executable, "-P", "-m", "privfair.cli.doctor_checks", *names]
     told = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8") as process:
         clock = threading.Timer(LONGEST_SECONDS, process.kill)

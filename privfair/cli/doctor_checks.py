@@ -165,7 +165,6 @@ def _tell(**fields: Any) -> None:
 
 def main(names: list[str]) -> None:
     """Try these checks and print one line when each begins and when it has an answer."""
-    sys.path.insert(0, "")  # as for every command
     for name in names:
         _tell(name=name, begins=True)
         started = time.perf_counter()

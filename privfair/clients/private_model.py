@@ -104,7 +104,7 @@ def _outputs(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
             what = str(error).strip().partition("\n")[0]
             raise InputError("model", f"must take {x.shape[1]} features for each of {len(x)} records", what) from error
     if result.shape not in ((len(x), 1), (len(x),)):
-        raise InputError("model", "must give one number for each record", tuple(result.shape))
+        raise InputError("model", "must give one number for each record", f"shape {tuple(result.shape)}")
     return result.reshape(-1)
 
 

@@ -45,7 +45,11 @@ class Numeric:
         """Check the range."""
         choice(f"transform of {self.name}", self.transform, TRANSFORMS)
         if not (isfinite(self.high - self.low) and self.low < self.high):
-            raise InputError(f"range of {self.name}", "must be two finite numbers, the smaller first", self.range)
+            raise InputError(
+                f"range of {self.name}",
+                "must be two finite numbers, the smaller first",
+                f"{self.low!r} to {self.high!r}",
+            )
         smallest = {"log": 0.0, "log1p": -1.0}.get(self.transform)
         if smallest is not None and self.low <= smallest:
             remedy = "Use another transform or a higher lower end."

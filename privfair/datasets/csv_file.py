@@ -142,7 +142,7 @@ def _declaration(schema: Any, task: Any, positive: Any, label_range: Any, unknow
         return Declaration(*read_task(task, positive, label_range))
     if task != "binary" or any(option is not None for option in (positive, label_range, unknown)):
         rule = "must stand in the schema, not beside it"
-        raise InputError("task, positive, label_range, unknown", rule, (task, positive, label_range, unknown))
+        raise InputError("task, positive, label_range, unknown", rule, "a schema and such an option")
     declaration = read_declaration(schema)
     if declaration.task == "regression" and declaration.label_range is None:
         raise InputError("label_range", "must be declared for a regression task", None, "For example [0, 100].")

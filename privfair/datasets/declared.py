@@ -131,5 +131,5 @@ def _range(name: str, ends: Any) -> tuple[float, float] | None:
         raise InputError(name, "must be two numbers", ends, "For example [0, 100].")
     low, high = (require_finite(name, end) for end in ends)
     if low >= high:
-        raise InputError(name, "must have the smaller number first", ends)
+        raise InputError(name, "must have the smaller number first", f"{low:g} to {high:g}")
     return low, high

@@ -32,7 +32,7 @@ class Records:
         for name, dtype, dimensions in _ARRAYS:
             array = _locked(getattr(self, name), dtype)
             if array.ndim != dimensions:
-                raise InputError(name, f"must have {dimensions} dimension(s)", array.shape)
+                raise InputError(name, f"must have {dimensions} dimension(s)", f"shape {array.shape}")
             if len(array) != len(self.labels):
                 raise InputError(name, f"must have one row per label, {len(self.labels)}", len(array))
             object.__setattr__(self, name, array)
@@ -181,7 +181,10 @@ class Federation:
             self.schema.check(f"{client.name} (train)", client.train)
             self.schema.check(f"{client.name} (test)", client.test)
         if self.encoder is not None and self.encoder.features != self.schema.features:
-            raise InputError("encoder", f"must give the features {self.schema.features}", self.encoder.features)
+            rule = f"must give the {len(self.schema.features)} features of the schema"
+            other = set(self.encoder.features) ^ set(self.schema.features)
+            found = f"{len(self.encoder.features)}, of which {len(other)} differ" if other else "another order"
+            raise InputError("encoder", rule, found)
 
     def pooled_train(self) -> Records:
         """The training records of all clients."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.config import NOTION_ALIASES
 from privfair.datasets.records import Records, Schema
 from privfair.user_code import named_object, user_code
 
@@ -115,18 +116,19 @@ NAMES = (*_FIXED, "conditional_statistical_parity")
 
 def known_notion(name: str) -> Notion | None:
     """The notion of this name that is the same for all data; None for one whose sets the data declare."""
-    return _FIXED.get(name)
+    return _FIXED.get(NOTION_ALIASES.get(name, name))
 
 
 def notion_by_name(name: str, schema: Schema) -> Notion:
     """The notion of this name for data of this schema.
 
-    `conditional_statistical_parity` compares predictions on each of the conditioning sets that the data declare.
-    "package.module:name" is a notion of the user's own.
+    `demographic_parity` is another name of `statistical_parity`. `conditional_statistical_parity` compares predictions
+    on each of the conditioning sets that the data declare. "package.module:name" is a notion of the user's own.
     """
     own = own_notion(name, schema)
     if own is not None:
         return own
+    name = NOTION_ALIASES.get(name, name)
     if name == "conditional_statistical_parity":
         if not schema.conditions:
             rule = "needs conditioning sets, and the data declare none"
@@ -164,7 +166,8 @@ def own_notion(name: str, schema: Schema) -> Notion | None:
 
 def require_own_name(notion: Notion) -> None:
     """Nothing, unless a notion of the user's own has the name of a known one, which every history tells beside it."""
-    if notion.name in _FIXED and notion != _FIXED[notion.name]:
+    known = _FIXED.get(notion.name)
+    if notion.name in NOTION_ALIASES or (known is not None and notion != known):
         rule = "must not be that of a known notion, whose figure it would take the place of"
         raise InputError("name of a notion", rule, notion.name, "Choose another.")
 

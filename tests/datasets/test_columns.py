@@ -98,7 +98,7 @@ def test_columns_stand_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Numeric("x", 1, 1), r"range of x must be two finite numbers, the smaller first; found \(1, 1\)"),
+        (lambda: Numeric("x", 1, 1), r"range of x must be two finite numbers, the smaller first; found '1 to 1'"),
         (lambda: Numeric("x", 0, float("inf")), "range of x must be two finite numbers"),
         (lambda: Numeric("x", -1e308, 1e308), "range of x must be two finite numbers"),
         (lambda: Numeric("x", 0, 1, "log"), "range of x must be above 0 for log"),

@@ -74,7 +74,7 @@ class TestRecords:
             Records.concatenate([])
 
     def test_wrong_shapes_are_named(self) -> None:
-        with pytest.raises(InputError, match=r"groups must have 2 dimension\(s\); found \(2,\)"):
+        with pytest.raises(InputError, match=r"groups must have 2 dimension\(s\); found .shape \(2,\)"):
             Records(np.zeros((2, 1)), np.zeros(2), np.zeros(2), np.zeros((2, 0)))
         with pytest.raises(InputError, match=r"features must have one row per label, 2; found 3"):
             Records(np.zeros((3, 1)), np.zeros(2), np.zeros((2, 1)), np.zeros((2, 0)))

@@ -22,6 +22,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds; Flower's own default is 1
     "PYTHONUNBUFFERED": "1",
+    "PYTHONSAFEPATH": "1",  # no module comes from the current folder because it has the name of a package
 }
 
 

@@ -24,7 +24,7 @@ def simulate(
     """Return when the run has ended well; otherwise raise what the server said. `watch`: as for real processes."""
     about = [{"client": n.client, "config": str(n.config), "folder": str(n.folder)} for n in nodes]
     write_json(out / "nodes.json", {"nodes": about})
-    command = [sys.executable, "-m", __name__, str(config), str(out)]
+    command = [sys.executable, "-P", "-m", __name__, str(config), str(out)]
     with Processes(logs) as processes:
         child = processes.start("simulation", command, environment(logs))
         while child.poll() is None:
