@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from accountant.errors import InputError, Refused
+from privfair.cli.faults import telling
 from privfair.cli.privacy_tables import print_plan, print_statement
 from privfair.reports.numbers import plural
 
@@ -61,12 +63,14 @@ def train(
         where = out or (Path(resolved.run.out) if resolved.run.out else default_directory(resolved))
         arguments = {"config": resolved, "out": where}
 
+    folder = arguments.get("resume") or arguments["out"]
     if as_json:
-        result = run_training(**arguments)
-        _write_report(result)
+        with telling(lambda: _kept(folder)):
+            result = run_training(**arguments)
+            _write_report(result)
         print(json.dumps(result.metrics, allow_nan=False))
         return
-    with _progress(resolved) as progress:
+    with telling(lambda: _kept(folder)), _progress(resolved) as progress:  # the bar goes away before anything is said
         task = progress.add_task("training", total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
         def report(row: dict[str, Any]) -> None:
@@ -76,15 +80,18 @@ def train(
         def planned(plan: dict[str, Any]) -> None:
             print_plan(Console(stderr=True, highlight=False), plan)
 
-        try:
-            result = run_training(**arguments, report=report, planned=planned)
-        except KeyboardInterrupt:
-            progress.stop()
-            where = arguments.get("resume") or arguments["out"]
-            Console(stderr=True).print(f"Interrupted. Continue with: privfair train --resume {where}", soft_wrap=True)
-            raise typer.Exit(130) from None
+        result = run_training(**arguments, report=report, planned=planned)
     _print(result, resolved)
     _print_report(result)
+
+
+def _kept(folder: Path) -> str:
+    """What of an unfinished run is kept, and how to go on."""
+    if (folder / "metrics.json").is_file():
+        return f"The run itself is finished, in {folder}."
+    if (folder / "config.toml").is_file():
+        return f"Continue with: {shlex.join(['privfair', 'train', '--resume', str(folder)])}"
+    return "No run was begun."
 
 
 def _progress(config: Config) -> Progress:
