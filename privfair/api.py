@@ -89,17 +89,17 @@ def train(
         setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
         where = out if out is not None else resolved.run.out
         kept = None if where is None else RunDirectory.create(Path(where), resolved)
-        if kept is not None:
-            _keep_identity(kept, setting)
     try:
+        if kept is not None and resume is None:
+            _keep_identity(kept, setting)
         with nullcontext() if kept is None else kept.locked():
             return _finish(_engine(setting)(setting, kept, report, planned), kept)
     except Unfinished as stopped:
         where = "" if kept is None else f" Continue it with: privfair train --resume {kept.path}"
         raise Unfinished(f"{stopped}{where}") from None
-    except Refused:
-        if kept is not None and resume is None and not _has_released(setting):
-            kept.remove()  # refused before anything was released: nothing to resume
+    except (InputError, Refused, OSError):
+        if kept is not None and resume is None and not _has_begun(kept, setting):
+            kept.remove()  # nothing was released and no round has ended: there is nothing to resume
         raise
     finally:
         if setting.private:
@@ -118,9 +118,13 @@ def _engine(setting: Setting) -> Callable[[Setting, RunDirectory | None, Report 
     return run
 
 
-def _has_released(setting: Setting) -> bool:
+def _has_begun(directory: RunDirectory, setting: Setting) -> bool:
+    """Whether there is anything to resume: a checkpoint, or a release in the ledger."""
     private = setting.private
-    return private is not None and bool(private.books.ledger.spends(run=private.books.run))
+    places = (directory.path, directory.path / "flower" / "server")
+    return any((place / "checkpoint.npz").is_file() for place in places) or (
+        private is not None and bool(private.books.ledger.spends(run=private.books.run))
+    )
 
 
 def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Setting:

@@ -9,7 +9,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,8 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         """Nothing is touched yet."""
         self.path = path
+        self._new: list[Path] = []  # folders that were made for it, innermost first
+        self._before: frozenset[str] | None = None  # what was in its folder before it; None: it was not made here
         self._log: _Log | None = None  # known after the first checkpoint is read or written
 
     @staticmethod
@@ -99,13 +101,17 @@ class RunDirectory:
             tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
         if config.privacy.enabled:  # and to one ledger it belongs
             tables["run"]["ledger"] = absolute_url(ledger_url(config.run.ledger))
+        directory = RunDirectory(path)
         try:
             if path.exists() and not (path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())):
                 raise InputError("--out", "must be a new or empty folder", str(path), "Use --resume to continue a run.")
+            directory._new = [p for p in (path, *path.parents) if not p.exists()]
+            directory._before = frozenset() if directory._new else frozenset(p.name for p in path.iterdir())
             write_bytes(path / "config.toml", tomli_w.dumps(tables).encode())
         except OSError as error:
+            directory.remove()
             raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(path)) from None
-        return RunDirectory(path)
+        return directory
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -184,8 +190,15 @@ class RunDirectory:
         return run, KeyPair(load_client(keys), load_server(keys)) if keys.is_dir() else None, ledger_id
 
     def remove(self) -> None:
-        """Forget a run that never began."""
-        shutil.rmtree(self.path)
+        """Forget a run that never began: every file and folder that was made for it, and nothing else."""
+        if self._before is None:
+            return
+        for path in self.path.iterdir() if self.path.is_dir() else ():
+            if path.name not in self._before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for folder in self._new:  # innermost first; one that others have used since stays
+            with suppress(OSError):
+                folder.rmdir()
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -18,11 +18,15 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file at once; a crash leaves the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)  # half of it would only take room on a disk that is full
+        raise
     _sync_folder(path.parent)
 
 

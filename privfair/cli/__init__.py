@@ -7,9 +7,21 @@ import sys
 
 import typer
 
-from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, report, reproduce, sweep, train
-from privfair.cli.console import Console, escape
+from privfair.cli import (
+    audit,
+    budget,
+    calibrate,
+    data,
+    doctor,
+    faults,
+    init,
+    kernels,
+    keys,
+    report,
+    reproduce,
+    sweep,
+    train,
+)
 
 app = typer.Typer(
     name="privfair",
@@ -51,21 +63,7 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; what goes wrong is explained on stderr, without a traceback.
-
-    Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice).
-    """
+    """Run a command and exit with its code; `faults` has the codes, and explains on stderr what goes wrong."""
     # for workers, checks and Flower's programs: Python searches the current folder first where it starts with -m or -c
     os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        app()
-    except InputError as error:
-        _explain(error)
-        sys.exit(2)
-    except Refused as error:
-        _explain(error)
-        sys.exit(1)
-
-
-def _explain(error: Exception) -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
+    sys.exit(faults.ended(lambda: app(standalone_mode=False)))

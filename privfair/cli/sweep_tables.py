@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich import box
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from privfair.cli.console import Console, escape
+from privfair.cli.faults import telling
 
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 MOST_LINES = 60  # of a table in the terminal; beyond, only Pareto points are shown
@@ -94,7 +94,7 @@ class _Runs(ProgressColumn):
 
 @contextmanager
 def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
-    """A bar while a sweep runs; silent with `quiet`. Ctrl-C ends it with what is saved in `out`, and exit code 130."""
+    """A bar while a sweep runs; silent with `quiet`. What ends it early tells what is saved in `out`."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -102,14 +102,12 @@ def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    with Progress(*columns, console=Console(stderr=True, quiet=quiet, highlight=False), transient=True) as progress:
-        try:
-            yield Watch(progress, what)
-        except KeyboardInterrupt:
-            progress.stop()
-            told = f"Interrupted. {_saved(out)} Continue with: {_same_command(out)}"
-            Console(stderr=True, highlight=False).print(told, markup=False, soft_wrap=True)
-            raise typer.Exit(130) from None
+    console = Console(stderr=True, quiet=quiet, highlight=False)
+    with (  # the bar goes away before anything is said
+        telling(lambda: f"{_saved(out)} Continue with: {_same_command(out)}"),
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
+        yield Watch(progress, what)
 
 
 def _saved(out: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from accountant.errors import InputError, Refused
 from privfair.cli.console import Console, escape
+from privfair.cli.faults import telling
 from privfair.cli.privacy_tables import print_plan, print_statement
 from privfair.reports.numbers import plural
 
@@ -60,12 +62,15 @@ def train(
         where = out or (Path(resolved.run.out) if resolved.run.out else default_directory(resolved))
         arguments = {"config": resolved, "out": where}
 
+    folder = arguments.get("resume") or arguments["out"]
     if as_json:
-        result = run_training(**arguments)
-        _write_report(result)
+        with telling(lambda: _kept(folder)):
+            result = run_training(**arguments)
+            _write_report(result)
         print(json.dumps(result.metrics, allow_nan=False))
         return
-    with _progress() as progress:
+    # the bar goes away before anything is said
+    with telling(lambda: _kept(folder)), _progress() as progress:
         what = f"{resolved.data.name}, {resolved.federation.method}"
         task = progress.add_task(what, total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
@@ -76,17 +81,18 @@ def train(
         def planned(plan: dict[str, Any]) -> None:
             print_plan(Console(stderr=True, highlight=False), plan)
 
-        try:
-            result = run_training(**arguments, report=report, planned=planned)
-        except KeyboardInterrupt:
-            progress.stop()
-            where = arguments.get("resume") or arguments["out"]
-            Console(stderr=True).print(
-                f"Interrupted. Continue with: privfair train --resume {where}", markup=False, soft_wrap=True
-            )
-            raise typer.Exit(130) from None
+        result = run_training(**arguments, report=report, planned=planned)
     _print(result, resolved)
     _print_report(result)
+
+
+def _kept(folder: Path) -> str:
+    """What of an unfinished run is kept, and how to go on."""
+    if (folder / "metrics.json").is_file():
+        return f"The run itself is finished, in {folder}."
+    if (folder / "config.toml").is_file():
+        return f"Continue with: {shlex.join(['privfair', 'train', '--resume', str(folder)])}"
+    return "No run was begun."
 
 
 def _progress() -> Progress:
