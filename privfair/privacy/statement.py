@@ -12,6 +12,7 @@ from accountant.accountant import Accountant
 from accountant.bounds import Method
 from accountant.errors import InputError
 from accountant.events import Nothing
+from accountant.exposure import released_epsilon
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from accountant.spending import Spend, attribute_of
 from privfair.aggregation import SINGLE_KEY_WARNING
@@ -118,8 +119,8 @@ def total_epsilon(
     delta = config.privacy.delta
     by_plan = (claim.two_phases or terms.silent or absent) and math.isfinite(claim.pld)
     if not by_plan:  # the plan was fixed beforehand, so what was really released can be counted
-        pld = pld_or_rdp(partial(accountant.epsilon, delta))
-        return {"rdp": accountant.epsilon(delta, "rdp"), "pld": pld}, False, []
+        rows = released_epsilon(spends, delta)  # as an audit counts them
+        return {"rdp": rows.rdp, "pld": rows.rdp if rows.pld is None else rows.pld}, False, []
     beyond = beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries)
     if beyond:
         return {"rdp": math.inf, "pld": math.inf}, True, beyond
