@@ -6,7 +6,7 @@ Everything is derived from the chained rows in one pass; rows of totals are only
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -35,11 +35,15 @@ BURN_DOWN_POINTS = 100
 
 @dataclass(frozen=True)
 class Line:
-    """The spending of one client, group, channel or run: releases made, and ε of its worst record."""
+    """The spending of one client, group, channel or run: releases made, and ε of its worst record.
+
+    delta: the δ of this line where it is not that of the dataset's other figures: a run's own.
+    """
 
     name: str
     releases: int
     epsilon: Epsilon | None
+    delta: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,12 @@ class DatasetAudit:
         """The share of the budget that is left; None without a budget."""
         budget = self.state.budget
         return None if budget is None or self.spent is None else budget_left(budget, self.spent)
+
+    @property
+    def filter_epsilon(self) -> float | None:
+        """ε of everything by the budget's Rényi filter: what `privfair budget show` prints; None without a budget."""
+        budget = self.state.budget
+        return None if budget is None or self.spent is None else budget.epsilon_at(self.spent)
 
     @property
     def exceeded(self) -> bool:
@@ -116,12 +126,14 @@ def audit(
     pld: bool = True,
     heads: Collection[str] = (),
     key: OwnerKey | None = None,
+    run_deltas: Mapping[str, float] | None = None,
 ) -> AuditReport:
     """The report on a ledger, in one pass over its rows and in memory that does not grow with them.
 
     delta: for every ε; left out, each budget's own, or 1e-5 where there is no budget.
     heads: hashes noted in statements; one that is not in the ledger means that rows were cut off or replaced.
     key: the owner's key, to check signatures; another key than the ledger's is an `InputError`.
+    run_deltas: the δ of runs by their names, where it is known from their statements; no row has it.
     """
     noted = [chain.require_hash("head", head) for head in heads]
     if key is not None:
@@ -154,7 +166,7 @@ def audit(
         plain = not ledger.signed_by and not any(state.budget for state in tally.states.values())
         ledger.note_audited(check.head, plain=plain)
     audits = tuple(
-        _dataset(state, delta, pld, counts, tally.segments, tally.budgets.get(name, []))
+        _dataset(state, delta, pld, counts, tally.segments, tally.budgets.get(name, []), run_deltas or {})
         for name, state in sorted(tally.states.items())
     )
     return AuditReport(
@@ -170,6 +182,7 @@ def _dataset(
     all_counts: dict[Source, int],
     segments: list[Segment],
     changes: list[BudgetChange],
+    run_deltas: Mapping[str, float],
 ) -> DatasetAudit:
     counts = {source: count for source, count in all_counts.items() if source.dataset == state.name}
     budget = state.budget
@@ -187,15 +200,20 @@ def _dataset(
                 found = exposure.of_worst(whole, client=name)
             elif column == "group":
                 found = exposure.of_worst(whole, group=name)
+            elif column == "run" and run_deltas.get(name, chosen) != chosen:
+                own_delta = require_delta(run_deltas[name])
+                found = Exposure(own_delta, with_pld=pld).of_worst(view(chosen_counts))
+                result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found, own_delta))
+                continue
             else:
                 found = exposure.of_worst(view(chosen_counts))
             result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found))
         return tuple(sorted(result, key=lambda line: line.name))
 
     total = None if state.simulation else exposure.of_worst(whole)
-    # PLD is computed for so many sums only: first of channels and runs, which statements have too; then of clients.
-    by_channel = lines("channel", {source.channel for source in counts})
+    # PLD is computed for so many sums only: first of runs and channels, which statements have too; then of clients.
     by_run = lines("run", {source.run for source in counts})
+    by_channel = lines("channel", {source.channel for source in counts})
     by_client = lines("client", {source.client for source in counts})
     by_group = lines("group", {group for _, group in whole if group})
     return DatasetAudit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,12 +15,12 @@ from accountant.books import event_of
 from accountant.bounds import best_order
 from accountant.conversion import epsilon_from_rdp
 from accountant.errors import InputError
-from accountant.events import Composed, Event, Repeated
+from accountant.events import Composed, Event, Repeated, canonical_json
 from accountant.rdp import DEFAULT_ORDERS, rdp
 from accountant.rdp_moments import Array
 from accountant.records import Client, clients, largest_on_change, listable
 from accountant.replacement import all_replaced
-from accountant.spending import Payer
+from accountant.spending import Payer, Spend
 from accountant.tally import View
 
 Parts = frozenset[tuple[str, int]]
@@ -141,6 +142,16 @@ class Exposure:
             return curve
 
         return max(best_order(curve_for(client), self.delta)[0] for client in clients(releases))
+
+
+def released_epsilon(spends: Iterable[Spend], delta: float, *, with_pld: bool = True) -> Epsilon:
+    """ε of the worst record behind these rows: the figure of a run's statement, and of an audit at the same δ."""
+    releases: View = {}
+    for spend in spends:
+        releases.setdefault(spend.payer, Counter())[canonical_json(spend.event)] += spend.count
+    if not releases:
+        return Epsilon(0.0, 0.0)
+    return Exposure(delta, with_pld, pld_limit=sys.maxsize).of_worst(releases)
 
 
 def sum_of_curves(costs: Counter[Event]) -> Callable[[tuple[float, ...]], Array]:

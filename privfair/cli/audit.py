@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,8 @@ from rich.table import Table
 from accountant.errors import InputError, NotThere
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
 from privfair.cli.console import Console, escape
-from privfair.reports.audit_remarks import remarks
+from privfair.cli.statements import Statement, compared, read_statements
+from privfair.reports.audit_remarks import largest_first, line_name, remarks
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line, NotedHead
@@ -35,7 +37,10 @@ def audit(
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option(help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail."),
+        typer.Option(
+            help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail; the run of a "
+            "statement is shown at its own δ, and its ε is compared."
+        ),
     ] = None,
     key: KeyOption = None,
     pld: Annotated[bool, typer.Option("--pld/--no-pld", help="Also ε by privacy loss distributions.")] = True,
@@ -60,9 +65,11 @@ def audit(
 ) -> None:
     """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
 
-    ε by RDP and by PLD hold for plans fixed before their first release; a budget's share left is that of its
-    Rényi filter, which also holds when releases were chosen one after the other. Exit code 1 means that a
-    budget is exceeded or that the books were changed.
+    ε by RDP and by PLD are of the rows, at --delta, and hold for plans fixed before their first release. To quote one
+    run, take ε and δ of its statement (privacy.json): at the same δ it is the ε of the run's line here, unless the
+    statement has the larger bound of its whole plan. A budget's share left is that of its Rényi filter, which also
+    holds when releases were chosen one after the other. Exit code 1 means that a budget is exceeded, that the books
+    were changed, or that a given statement says less than its rows.
 
     With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
     code 1 means that it is more than was claimed.
@@ -86,15 +93,18 @@ def audit(
     from accountant.chain import LedgerBroken
 
     heads = [noted for given in head or [] for noted in _heads(given)]
+    statements = [found for given in head or [] for found in read_statements(Path(given))]
     try:
         owner = load_key(key)
         with open_ledger(ledger, owner) as books:
-            report = auditing.audit(books, delta=delta, pld=pld, heads=heads, key=owner)
+            deltas = {s.run: s.delta for s in statements if s.ledger == books.ledger_id and s.delta is not None}
+            report = auditing.audit(books, delta=delta, pld=pld, heads=heads, key=owner, run_deltas=deltas)
             if rebuild_totals:
                 books.rebuild_totals()
     except LedgerBroken as error:
         _say_broken(error, as_json)
         raise typer.Exit(1) from None
+    statements = compared(statements, report)
     failure = _draw(report, figure)
     drawn = figure if failure is None else None
     unwritten = _write_page(report, html)
@@ -103,10 +113,10 @@ def audit(
     if as_json:
         from privfair.cli.audit_json import report_json
 
-        print(json.dumps(report_json(report, drawn, page), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(report_json(report, drawn, page, statements), ensure_ascii=False, allow_nan=False))
     else:
-        _print(report, drawn, page)
-    if not report.fine:
+        _print(report, drawn, page, statements)
+    if not report.fine or not all(statement.holds for statement in statements):
         if failure is not None:
             Console(stderr=True, highlight=False).print(escape(str(failure)), soft_wrap=True)
         raise typer.Exit(1)
@@ -174,7 +184,7 @@ def _say_broken(error: Exception, as_json: bool) -> None:
         Console(highlight=False).print(f"[bold red]The books are broken.[/] {escape(str(error))}")
 
 
-def _print(report: AuditReport, figure: Path | None, page: Path | None) -> None:
+def _print(report: AuditReport, figure: Path | None, page: Path | None, statements: Sequence[Statement]) -> None:
     console = Console(highlight=False)
     state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE BOOKS WERE CHANGED[/]"
     console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
@@ -187,6 +197,9 @@ def _print(report: AuditReport, figure: Path | None, page: Path | None) -> None:
         console.print(f"  [red]•[/] and {report.problems_found - len(report.problems):,} more")
     for dataset in report.datasets:
         _print_dataset(console, dataset)
+    for statement in statements:
+        style = "" if statement.holds else "bold red"
+        console.print(f"Statement of {statement.run}: {statement.verdict}", style=style, markup=False)
     if not report.datasets:
         console.print("Nothing has been spent.")
     if figure is not None:
@@ -237,15 +250,15 @@ def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:
     if not lines or (len(lines) == 1 and not lines[0].name):
         return
     table.add_section()
-    dearest = sorted(lines, key=lambda line: -(line.epsilon.rdp if line.epsilon else 0.0))
-    for line in dearest[:SHOWN_LINES]:
+    for line in largest_first(lines)[:SHOWN_LINES]:
         epsilon = line.epsilon
         table.add_row(
-            kind, escape(line.name) or "(not named)", f"{line.releases:,}",
+            kind, escape(line_name(line)), f"{line.releases:,}",
             shown(epsilon.rdp if epsilon else None), shown(epsilon.pld if epsilon else None),
         )  # fmt: skip
     if len(lines) > SHOWN_LINES:
-        table.add_row(kind, f"[dim]… {len(lines) - SHOWN_LINES} more with smaller ε: --json[/]", "", "", "")
+        claimed = "" if all(line.epsilon is None for line in lines) else ", none larger"
+        table.add_row(kind, f"[dim]… {len(lines) - SHOWN_LINES} more{claimed}: --json[/]", "", "", "")
 
 
 def _title(dataset: DatasetAudit) -> str:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privfair.cli.books import json_number
+from privfair.reports.audit_remarks import remarks
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line
     from accountant.exposure import Epsilon
     from accountant.tally import BudgetChange
+    from privfair.cli.statements import Statement
 
 
-def report_json(report: AuditReport, figure: Path | None = None, page: Path | None = None) -> dict[str, Any]:
+def report_json(
+    report: AuditReport,
+    figure: Path | None = None,
+    page: Path | None = None,
+    statements: Sequence[Statement] = (),
+) -> dict[str, Any]:
     """Everything the report holds; ε is null where none is claimed, and "inf" where it is infinite."""
     return {
-        "fine": report.fine,
+        "fine": report.fine and all(statement.holds for statement in statements),
         "ledger": report.ledger,
         "ledger_id": report.ledger_id,
         "rows": report.rows,
@@ -31,6 +39,7 @@ def report_json(report: AuditReport, figure: Path | None = None, page: Path | No
             "problems": [{"row": problem.row, "what": problem.what} for problem in report.problems],
         },
         "datasets": {dataset.state.name: _dataset(dataset) for dataset in report.datasets},
+        "statements": [statement.to_json() for statement in statements],
         "figure": str(figure) if figure else None,
         "html": str(page) if page else None,
     }
@@ -46,6 +55,7 @@ def _dataset(dataset: DatasetAudit) -> dict[str, Any]:
         "delta": dataset.delta,
         "epsilon": _epsilon(dataset.epsilon),
         "rdp_for_pld": dataset.rdp_for_pld,
+        "remarks": remarks(dataset),
         "releases": dataset.releases,
         "budget": _budget(dataset),
         "budget_changes": [_change(change) for change in dataset.budget_changes],
@@ -66,7 +76,14 @@ def _epsilon(epsilon: Epsilon | None) -> dict[str, Any] | None:
 
 
 def _lines(lines: tuple[Line, ...]) -> dict[str, Any]:
-    return {line.name: {"releases": line.releases, "epsilon": _epsilon(line.epsilon)} for line in lines}
+    return {
+        line.name: {
+            "releases": line.releases,
+            "epsilon": _epsilon(line.epsilon),
+            **({} if line.delta is None else {"delta": line.delta}),
+        }
+        for line in lines
+    }
 
 
 def _budget(dataset: DatasetAudit) -> dict[str, Any] | None:
@@ -81,6 +98,7 @@ def _budget(dataset: DatasetAudit) -> dict[str, Any] | None:
         "spent": json_number(dataset.spent),
         "left": json_number(dataset.left),
         "exceeded": dataset.exceeded,
+        "epsilon_spent": json_number(dataset.filter_epsilon),
     }
 
 

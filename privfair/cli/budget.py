@@ -195,6 +195,7 @@ def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
             "left": json_number(left),
             "exceeded": spent > budget.capacity,
             "epsilon_spent": json_number(budget.epsilon_at(spent)),
+            "epsilon_spent_is": _SPENT,
             "epsilon_fits": {"gaussian": room.gaussian, "pure": room.pure},
             "worst_client": client,
             "worst_groups": list(groups),
@@ -236,8 +237,10 @@ def _print_table(books: Ledger, states: list[DatasetState], found: dict[str, dic
 
 
 _SPENT = (
-    "ε spent: what the releases so far stand for together, at the budget's δ and order. The first release takes it to "
-    "what that order costs by itself; from there on it grows as the share left falls."
+    "ε spent: what all releases so far stand for together, at the budget's δ, by a Rényi filter of one fixed order. It "
+    "holds also where runs were chosen after a look at earlier ones, so at one δ it is never below what privfair audit "
+    "adds up (RDP). It is not the ε of one run: that is in the run's statement (privacy.json). The first release "
+    "takes it to what the order costs by itself; from there on it grows as the share left falls."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich import box
@@ -44,8 +45,21 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
             "client, who together can open single vectors.",
             markup=False,
         )
+    planned = privacy.get("epsilon_of_plan", {}).get("pld")
     if privacy["epsilon_of"] == "plan":
-        console.print("  It is the plan's: how much of it is released depends on the released counts.", markup=False)
+        told = (
+            "It is the plan's, which bounds whatever was released: that depends on released counts, or on who answered."
+        )
+        console.print(f"  {told}", markup=False)
+    elif planned is not None:
+        told = f"It is of what was released. The plan allowed {shown(planned)} by PLD, with room for a crash."
+        console.print(f"  {told}", markup=False)
+    console.print(
+        "  Quote this ε with its δ for this run; privfair audit adds up all runs on the data, and privfair budget show "
+        "tells what is left.",
+        style="dim",
+        markup=False,
+    )
     table = _table("")
     for column in ("ε of", "", "PLD", "RDP"):
         table.add_column(column, justify="right" if column in ("PLD", "RDP") else "left")
@@ -70,12 +84,12 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
 
 
 def _shortened(rows: list[tuple[str, dict[str, Any]]], most: int = 8) -> list[tuple[str, dict[str, Any]]]:
-    """All rows, or of many the dearest."""
+    """All rows, or of many those with the largest ε; None is an infinite one."""
     if len(rows) <= most:
         return rows
-    dearest = sorted(rows, key=lambda row: -(row[1]["rdp"] or float("inf")))[: most - 1]
-    rest = len(rows) - len(dearest)
-    return [*dearest, (f"… and {rest} more, none larger (privacy.json)", {"pld": 0.0, "rdp": 0.0})]
+    largest = sorted(rows, key=lambda row: -math.inf if row[1]["rdp"] is None else -row[1]["rdp"])[: most - 1]
+    rest = len(rows) - len(largest)
+    return [*largest, (f"… and {rest} more, none larger (privacy.json)", {"pld": 0.0, "rdp": 0.0})]
 
 
 def _epsilon(value: float | None) -> str:

@@ -82,7 +82,7 @@ class Session:
             raise ValueError("a run without privacy has no statement")
         mine = [s for _, s in ledger.spends(run=self.books.run) if s.client == self.price.client]
         accountant, prices = account(mine, planner.neighbouring), {self.me: self.price}
-        total = total_epsilon(config, terms, mine, accountant, plan=self.parts.plan, prices=prices, absent=True)
+        total = total_epsilon(config, terms, mine, plan=self.parts.plan, prices=prices, absent=True)
         spent, head, inferred = accountant.by_channel(claim.delta), ledger.head(), self.parts.schema.inferred
         bounded = math.isfinite(total.pld) and not total.broken
         return {

@@ -13,6 +13,7 @@ from accountant.accountant import Accountant
 from accountant.bounds import TOLERATED, Method
 from accountant.errors import InputError
 from accountant.events import Nothing
+from accountant.exposure import released_epsilon
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from accountant.spending import Spend, attribute_of
 from privfair.aggregation import SINGLE_KEY_WARNING
@@ -58,7 +59,7 @@ def statement(
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = claim.delta
-    total = total_epsilon(config, terms, spends, accountant, plan=plan, prices=prices, absent=absent)
+    total = total_epsilon(config, terms, spends, plan=plan, prices=prices, absent=absent)
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = books.ledger.head()
     return {
@@ -114,7 +115,6 @@ def total_epsilon(
     config: Config,
     terms: Terms,
     spends: Sequence[Spend],
-    accountant: Accountant,
     *,
     plan: Plan,
     prices: Sequence[PriceList] | Mapping[int, PriceList],
@@ -146,10 +146,11 @@ def total_epsilon(
         if beyond:
             why = f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
             return TotalEpsilon(math.inf, math.inf, beyond=tuple(beyond), broken=why)
-    rdp = accountant.epsilon(claim.delta, "rdp")
+    rdp = released_epsilon(spends, claim.delta, with_pld=False).rdp  # as an audit counts the rows
     if by_plan and rdp <= claim.pld:
         return TotalEpsilon(claim.rdp, claim.pld)
-    pld = pld_or_rdp(partial(accountant.epsilon, claim.delta))
+    rows = released_epsilon(spends, claim.delta)
+    pld = rows.rdp if rows.pld is None else rows.pld
     # the grid of PLD is good to 1%; where it was too fine to be computed, `pld` is the bound by RDP
     if pld > claim.pld / TOLERATED and (pld < rdp or rdp > claim.rdp / TOLERATED):
         why = f"No ε is claimed: what was released costs ε = {pld:.4g}, and the plan had {claim.pld:.4g}."

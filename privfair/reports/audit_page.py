@@ -7,7 +7,7 @@ from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.neighbouring import Adjacency, Neighbouring, Unit
-from privfair.reports.audit_remarks import remarks, shares
+from privfair.reports.audit_remarks import largest_first, line_name, remarks, shares
 from privfair.reports.burn_down_figure import burn_down_figure
 from privfair.reports.figures import Figure
 from privfair.reports.guessing import shown_guesses
@@ -120,16 +120,15 @@ def _dataset(number: int, dataset: DatasetAudit) -> Dataset:
 
 
 def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
-    """The dearest first."""
-    ordered = sorted(lines, key=lambda line: -(line.epsilon.rdp if line.epsilon else 0.0))
+    """Those with the largest ε first."""
     return [
         [
-            line.name or "(not named)",
+            line_name(line),
             Cell(count(line.releases), line.releases),
             epsilon_cell(line.epsilon.rdp if line.epsilon else None),
             epsilon_cell(line.epsilon.pld if line.epsilon else None),
         ]
-        for line in ordered
+        for line in largest_first(lines)
     ]
 
 

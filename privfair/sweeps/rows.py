@@ -10,7 +10,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.experiment import RunOutcome
-from privfair.privacy.statement import account, total_epsilon
+from privfair.privacy.statement import total_epsilon
 
 SCHEMA = 1
 NOTIONS = ("statistical_parity", "equal_opportunity", "predictive_equality", "equalized_odds", "risk_parity")
@@ -128,10 +128,8 @@ def _spent(outcome: RunOutcome) -> Row:
     if private is None:
         return {}
     spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
-    total = total_epsilon(
-        setting.config, outcome.state.terms, spends, account(spends, private.planner.neighbouring),
-        plan=setting.server.plan, prices=private.desk.prices,
-    )  # fmt: skip
+    plan, prices = setting.server.plan, private.desk.prices
+    total = total_epsilon(setting.config, outcome.state.terms, spends, plan=plan, prices=prices)
     epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
     claim = outcome.state.terms.claim
     delta = setting.config.privacy.delta if claim is None else claim.delta

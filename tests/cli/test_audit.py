@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import subprocess
 import sys
@@ -9,13 +10,18 @@ from functools import partial
 
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.table import Table
 from typer.testing import CliRunner
 
 from accountant import Budget, Gaussian, InputError, Laplace, Ledger, NotPrivate, PoissonSampled, epsilon
-from accountant.exposure import Exposure
+from accountant.audit import Line
+from accountant.exposure import Epsilon, Exposure
 from accountant.signing import OwnerKey
 from accountant.spending import Spend
 from privfair.cli import audit as command
+from privfair.cli.audit import SHOWN_LINES, _add_lines
 from privfair.run_names import run_name
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -94,9 +100,35 @@ def test_many_clients_are_cut_to_the_dearest(tmp_path):
     with Ledger(address) as ledger:
         ledger.reserve([Spend("d", Gaussian(1.0 + n), client=f"client-{n:02}") for n in range(30)])
     output = run("--ledger", address, "--no-pld").output
-    assert "20 more with smaller ε: --json" in output
+    assert "20 more, none larger: --json" in output
     assert "client-00" in output
     assert "client-29" not in output
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, math.inf]), st.sampled_from([0.0, 0.5, 1.0])), max_size=40))
+@settings(deadline=None, max_examples=50)
+def test_what_is_not_shown_has_no_larger_epsilon_than_what_is(found):
+    lines = tuple(Line(f"line {n}", 1, Epsilon(rdp, pld)) for n, (rdp, pld) in enumerate(found))
+    table = Table()
+    for _ in range(5):
+        table.add_column()
+    _add_lines(table, "run", lines)
+    names = [str(cell) for cell in table.columns[1].cells]
+    kept = [line for line in lines if line.name in names]
+    assert len(kept) == min(len(lines), SHOWN_LINES) if lines else not names
+    for hidden in (line for line in lines if line.name not in names):
+        assert all(hidden.epsilon.rdp <= line.epsilon.rdp for line in kept)
+    if len(lines) > SHOWN_LINES:
+        assert f"… {len(lines) - SHOWN_LINES} more, none larger" in names[-1]
+
+
+def test_equal_lines_are_not_told_to_be_smaller(tmp_path):
+    address = f"sqlite:///{tmp_path}/l.sqlite"
+    with Ledger(address) as ledger:
+        ledger.reserve([Spend("d", Gaussian(2.0), client=f"client-{n:02}") for n in range(11)])
+    output = run("--ledger", address, "--no-pld").output
+    assert "smaller" not in output
+    assert "1 more, none larger: --json" in output
 
 
 def test_the_environment_names_the_ledger(url, monkeypatch):

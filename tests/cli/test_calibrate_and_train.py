@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 
 import privfair
 from privfair.cli import app, calibrate
+from privfair.summary import summarise
+from tests.test_absence import PRIVATE, second_in_round_one, trained
+from tests.test_absence import config as absent_config
 
 NOISE = {"count_noise": 12.0, "prediction_noise": 1.5, "noise_multiplier": 2.0}
 RATES = {"sampling_rate": 0.25, "prediction_rate": 0.3, "local_steps": 2}
@@ -139,9 +142,33 @@ def test_calibrate_prices_what_train_plans(tmp_path: Path, name: str) -> None:
         assert alone == pytest.approx({c: facts["epsilon_alone"] for c, facts in found["channels"].items()}, rel=1e-9)
     claim = privacy["epsilon_of_plan"]
     assert f"Together ε = {claim['pld']:.4g} by PLD, {claim['rdp']:.4g} by RDP" in " ".join(plans[0]["notes"])
+    audited = json.loads(CliRunner().invoke(app, audit_of(tmp_path)).stdout)
+    require_one_figure(privacy, audited)
     # what was released is never more than what was planned
     for method in ("rdp", "pld"):
         assert privacy["epsilon"][method] <= claim[method] * (1 + 1e-9)
+
+
+def audit_of(folder: Path) -> list[str]:
+    statement = str(folder / "run" / "privacy.json")
+    return ["audit", "--json", "--ledger", f"sqlite:///{folder}/ledger.sqlite", "--head", statement]
+
+
+def require_one_figure(privacy: dict[str, Any], audited: dict[str, Any]) -> None:
+    """The line of the run has the statement's ε; where that is of the plan, its rows cost no more."""
+    (data,), (statement,) = audited["datasets"].values(), audited["statements"]
+    line = data["by_run"][privacy["ledger"]["run"]]["epsilon"]
+    assert statement["epsilon_of_rows"] == line
+    assert (statement["epsilon"], statement["delta"]) == (privacy["epsilon"], privacy["delta"])
+    assert statement["epsilon_of"] == privacy["epsilon_of"]
+    assert statement["holds"]
+    assert audited["fine"]
+    if privacy["epsilon_of"] == "releases":
+        assert line == pytest.approx(privacy["epsilon"], rel=1e-9)
+        assert "the rows of the run give the same" in statement["verdict"]
+    else:
+        assert all(line[method] <= privacy["epsilon"][method] * (1 + 1e-9) for method in ("rdp", "pld"))
+        assert "the bound of its plan" in statement["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +195,57 @@ def test_what_options_give_is_a_configuration_of_train(tmp_path: Path, choice: t
     ).privacy
     assert found["epsilon_by"] == pytest.approx(privacy["epsilon_of_plan"], rel=1e-9)
     assert {c: facts["noise_scale"] for c, facts in found["channels"].items()} == pytest.approx(noise_of(privacy))
+
+
+@pytest.mark.parametrize("name", ["two attributes", "public counts", "embedding", "two phases"])
+def test_one_figure_at_the_runs_own_delta_also_after_a_resume(tmp_path: Path, name: str) -> None:
+    run = {**RUNS[name], "privacy": {**RUNS[name]["privacy"], "delta": 3e-6}}
+    config = configured(tmp_path, run)
+
+    class Stopped(Exception):
+        """In the middle of a run."""
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["round"] == 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        privfair.train(config, out=tmp_path / "run", report=stop)
+    privacy = privfair.train(resume=tmp_path / "run").privacy
+    audited = json.loads(CliRunner().invoke(app, audit_of(tmp_path)).stdout)
+    (data,) = audited["datasets"].values()
+    assert data["delta"] == 1e-5  # there is no budget, whose δ it would be
+    assert data["by_run"][privacy["ledger"]["run"]]["delta"] == 3e-6
+    require_one_figure(privacy, audited)
+    everything = CliRunner().invoke(app, [*audit_of(tmp_path)[:4], "--delta", "3e-6"])  # of the only run there is
+    assert json.loads(everything.stdout)["datasets"]["people"]["epsilon"] == audited["statements"][0]["epsilon_of_rows"]
+
+
+def test_a_statement_that_says_less_than_its_rows_is_found(tmp_path: Path) -> None:
+    config = configured(tmp_path, RUNS["no fairness"])
+    privacy = privfair.train(config, out=tmp_path / "run").privacy
+    said = {**privacy, "epsilon": {"rdp": privacy["epsilon"]["rdp"] / 2, "pld": privacy["epsilon"]["pld"] / 2}}
+    (tmp_path / "run" / "privacy.json").write_text(json.dumps(said))
+    result = CliRunner().invoke(app, audit_of(tmp_path))
+    assert result.exit_code == 1
+    (statement,) = json.loads(result.stdout)["statements"]
+    assert not statement["holds"]
+    assert "MORE THAN IT SAYS" in statement["verdict"]
+    assert "MORE THAN IT SAYS" in " ".join(
+        CliRunner().invoke(app, [a for a in audit_of(tmp_path) if a != "--json"]).stdout.split()
+    )
+
+
+def test_a_run_with_clients_that_stayed_away_quotes_its_plan(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    private = {"privacy": {**PRIVATE, "epsilon": 60.0}, "run": {"ledger": url}, "aggregation": {"scheme": "plain"}}
+    outcome = trained(absent_config(**private), second_in_round_one)
+    privacy = summarise(outcome, None)["privacy"]
+    outcome.setting.private.close()
+    assert privacy["epsilon_of"] == "plan"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "privacy.json").write_text(json.dumps(privacy))
+    require_one_figure(privacy, json.loads(CliRunner().invoke(app, audit_of(tmp_path)).stdout))
 
 
 def test_a_plan_of_two_phases_needs_counts_and_says_which(tmp_path: Path) -> None:
