@@ -103,7 +103,12 @@ def compose(event: Event, interval: float = INTERVAL) -> Pld | None:
 @lru_cache(maxsize=64)
 def _repeated(part: Event, count: int, interval: float) -> Pld:
     single = _single(part, interval)
-    return single if count == 1 else single.self_compose(count)
+    if count == 1:
+        return single
+    with np.errstate(
+        over="ignore"
+    ):  # in bounds of where to cut tails off, of which those that are not finite are unused
+        return single.self_compose(count)
 
 
 @lru_cache(maxsize=64)

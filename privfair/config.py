@@ -115,6 +115,9 @@ class PrivacyConfig(Section):
 
     epsilon: float | None = Field(None, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
+    # how many records all data holders have together, if that is public: δ must be below 1/records, and stays as it is;
+    # without it a run whose released counts add up to n ≥ 1/δ uses δ = 1/(10·n)
+    records: int | None = Field(None, ge=1, le=MOST_RECORDS)
     target_method: Literal["pld", "rdp"] = "pld"
     counts: Literal["laplace", "gaussian", "public"] = "laplace"
     predictions: Literal["gaussian", "laplace", "none"] = "gaussian"

@@ -71,6 +71,10 @@ class Negotiator(Protocol):
         """The terms of the run, by a public rule."""
         ...
 
+    def ended(self, error: InputError) -> Exception:
+        """What to raise where the run cannot go on with the counts that it got."""
+        ...
+
 
 class ExactCounts:
     """No privacy: clients tell their counts as they are, and everybody takes part."""
@@ -81,6 +85,10 @@ class ExactCounts:
     def settle(self, counts: list[Counts]) -> Terms:
         """The counts."""
         return Terms(np.array([c.records for c in counts]), np.stack([c.cells for c in counts]))
+
+    def ended(self, error: InputError) -> Exception:
+        """The error: counts have cost nothing."""
+        return error
 
 
 class Keeper(Protocol):
@@ -164,17 +172,25 @@ def begin(server: Server) -> ServerState:
         remedy = "; ".join(sorted({absence.reason for absence in roll.absent}))
         raise InputError("clients", "must answer, at least one", "none", remedy)
     nothing = Counts(0, np.zeros_like(next(iter(counts.values())).cells))
-    terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
+    try:
+        terms = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
+        _require_enough(terms)
+        memory = server.algorithm.start(terms)
+    except InputError as error:
+        raise server.negotiator.ended(error) from None
+    server.backend.agreed(terms)
+    uncounted = tuple(k for k in everyone if k not in counts)
+    return ServerState(0, server.keeper.first(), terms, memory, uncounted, tuple(roll.absent))
+
+
+def _require_enough(terms: Terms) -> None:
+    """Raise if there is nothing to train on, or if too few clients are there for noise that comes in shares."""
     if not terms.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
     takes_part = int(np.count_nonzero(terms.records))
     if takes_part < terms.least_updates:
         rule = f"must be at most the number of clients that take part, {takes_part}"
         raise InputError("privacy.smallest_cohort", rule, terms.least_updates, "Too small a share of noise is left.")
-    server.backend.agreed(terms)
-    uncounted = tuple(k for k in everyone if k not in counts)
-    memory = server.algorithm.start(terms)
-    return ServerState(0, server.keeper.first(), terms, memory, uncounted, tuple(roll.absent))
 
 
 def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
@@ -190,9 +206,15 @@ def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
     terms = state.terms
     known = [Counts(int(n), cells) for n, cells in zip(terms.records, terms.cells, strict=True)]
     settled = server.negotiator.settle([counts.get(k, known[k]) for k in range(state.clients)])
-    server.backend.agreed(settled)
     left = tuple(k for k in state.uncounted if k not in counts)
-    return replace(state, terms=settled, uncounted=left, algorithm=server.algorithm.joined(state.algorithm, settled))
+    try:
+        memory = server.algorithm.joined(state.algorithm, settled)
+    except InputError:  # those who are there do not end for somebody who comes late
+        return replace(state, uncounted=left)
+    if settled.claim != terms.claim:  # δ and noise follow from the number of records, and are settled once
+        return replace(state, uncounted=left)
+    server.backend.agreed(settled)
+    return replace(state, terms=settled, uncounted=left, algorithm=memory)
 
 
 def run_round(state: ServerState, server: Server) -> ServerState:

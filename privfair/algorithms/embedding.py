@@ -45,20 +45,28 @@ class EmbeddingTracking(Plain):
         """The sum over the clients that answered, broadcast."""
         return Tracked(self.kept(state.round, lambda: self._asked(state, ask)), self.drift), state.algorithm
 
-    def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
-        terms, cells = state.terms, takes_part(state.terms)
+    def start(self, terms: Terms) -> Memory:
+        """Nothing; raise if the sums of these clients have no room, or too few clients share the noise."""
         noise = None if terms.embedding is None else terms.embedding.noise
         room = self.plan.room_beside(noise)
         if room is not None and terms.cells.max() > room:
             remedy = "Fewer clients leave more room for each in a sum of bounded integers."
             rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(terms.cells.max()), remedy)
-        clients = [int(k) for k in np.flatnonzero(cells.any(axis=1))]
-        if terms.embedding is not None:
-            clients = terms.embedding.asked(terms.records)
+        clients = _asked_of(terms)
         if len(clients) < self.plan.cohort and self.plan.cohort > 1:
             rule = f"must be at most the number of clients that take part, {len(clients)}"
             raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
+        return {}
+
+    def joined(self, memory: Memory, terms: Terms) -> Memory:
+        """As before, if there is room for those who come later."""
+        self.start(terms)
+        return memory
+
+    def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
+        terms, cells, clients = state.terms, takes_part(state.terms), _asked_of(state.terms)
+        noise = None if terms.embedding is None else terms.embedding.noise
 
         def request(client: int) -> EmbeddingsRequest:
             return EmbeddingsRequest(state.round, state.model, cells[client], noise)
@@ -79,6 +87,13 @@ class EmbeddingTracking(Plain):
             counts=terms.cell_totals,
             records=float(terms.records.sum()),
         )
+
+
+def _asked_of(terms: Terms) -> list[int]:
+    """The clients that send a vector."""
+    if terms.embedding is not None:
+        return terms.embedding.asked(terms.records)
+    return [int(k) for k in np.flatnonzero(takes_part(terms).any(axis=1))]
 
 
 def takes_part(terms: Terms) -> NDArray[np.int64]:

@@ -118,7 +118,7 @@ def _settled(terms: Terms, negotiator: ExactCounts | PrivateCounts) -> Terms:
 
 def _noise(terms: Terms) -> tuple[Any, ...]:
     updates = terms.updates or terms.client_updates
-    return (terms.fairness_noise, updates and asdict(updates), terms.evaluation)
+    return (terms.fairness_noise, updates and asdict(updates), terms.evaluation, terms.claim)
 
 
 def _grown(before: Terms, after: Terms) -> bool:

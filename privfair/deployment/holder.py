@@ -60,6 +60,7 @@ class Holder:
         self.federation = own_records(config, name)
         self.parts = Parts.of(config, self.federation.schema, len(names))
         if self.parts.planner is not None:
+            self.parts.planner.require_delta()
             require_separate(self.parts.cells.notion, self.federation)
         self._model = self.parts.model()
         self._initial = self._model.parameters()

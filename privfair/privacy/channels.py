@@ -37,6 +37,12 @@ class PlannedChannels:
     cells: Cells
     count_releases: int = 1  # more than one after a crash that lost counts
     public_counts: NDArray[np.int64] | None = None  # (clients, cells), where the owner declared them public
+    released_delta: float | None = None  # δ′, where the released number of records needs a smaller one than configured
+
+    @property
+    def delta(self) -> float:
+        """The δ of the run."""
+        return self.config.delta if self.released_delta is None else self.released_delta
 
     @property
     def adjacency(self) -> Adjacency:

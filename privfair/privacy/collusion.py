@@ -35,7 +35,8 @@ def with_collusion(terms: Terms, planner: Planner) -> dict[str, float]:
 
     So it is against the server together with one client, whose key opens what others send.
     """
-    planner, sampling, delta = planner.under(terms), sampling_of(terms), planner.config.delta
+    planner, sampling = planner.under(terms), sampling_of(terms)
+    delta = planner.delta
     channels = []
     if terms.client_updates is not None:
         channels = planner.of_one_update(terms.client_updates.noise.alone)
@@ -47,7 +48,7 @@ def with_collusion(terms: Terms, planner: Planner) -> dict[str, float]:
     if noise is not None:
         channels += planner.rest(sampling, noise.alone if isinstance(noise, VectorNoise) else noise, None)
     first, share = 0.0, 0.0
-    if planner.one_phase:
+    if planner.together:
         channels = [*planner.fixed(), *channels]
     else:
         first, share = planner.price_of_first_phase("pld")

@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.arrays import FloatArray
+from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
 from privfair.fairness.quotas import largest_remainder_quotas
 from privfair.messages import Counts, CountsRequest
 from privfair.privacy.planning import Noise, Planner
 from privfair.privacy.workload import Sampling
 from privfair.terms import Terms
+
+
+class EndedAfterCounts(Refused):
+    """A run whose released counts do not let it go on: no client is large enough, or no noise meets the target."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +58,30 @@ class PrivateCounts:
             )
         records = np.where(takes_part, told, 0)
         cells = np.where(takes_part[:, None], cells, 0)
-        total = int(records.sum())
-        if config.delta >= 1 / total:
-            rule = f"must be below 1/{total}, one over the released number of records"
-            raise InputError(
-                "privacy.delta", rule, config.delta, "A larger δ would allow publishing somebody's record."
-            )
+        planner = replace(planner, released_delta=self._delta(int(records.sum())))
         if config.counts == "public":
             planner = replace(planner, public_counts=cells)
         return planner.terms(self._sampling(records, cells, least), records, cells, least, noise)
+
+    def ended(self, error: InputError) -> Exception:
+        """The error of a run that cannot go on with the counts that it got; with what they cost, where they did."""
+        if self.planner.count_noise is None:
+            return error
+        price = replace(self.planner, count_releases=self.releases_of_counts()).price_of_counts()
+        return EndedAfterCounts(
+            f"The run ended after its counts, and nothing else was released. They cost every client at most "
+            f"ε = {price:.3g}, which is in the ledger. {error}"
+        )
+
+    def _delta(self, records: int) -> float | None:
+        """δ′ = 1/(10·n) for a released number of records n that the configured δ is not below 1/n for; else None.
+
+        A declared number of records was held against δ before anything was released, and δ stays what it is.
+        """
+        c = self.planner.config
+        if c.records is not None or c.delta * records < 1:
+            return None
+        return 1 / (10 * min(records, MOST_RECORDS))
 
     def _least(self) -> int:
         """The smallest released count that is taken for more than noise: an empty cell passes once in about 40."""
@@ -81,6 +101,8 @@ class PrivateCounts:
         rate = config.sampling_rate
         if rate is None:
             rate = min(1.0, float(work.batch_size * np.count_nonzero(records) / records.sum()))
+            if config.local_steps is None:  # larger minibatches, where there would be too many
+                rate = max(rate, work.epochs / MOST_LOCAL_STEPS)
         steps = self.planner.steps(rate)
         if not work.shares_scores or config.predictions == "none":
             return Sampling(rate, steps, None, None)

@@ -26,11 +26,12 @@ NO_GAP = (
 def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
     """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
     privacy, rounds = config.privacy, config.federation.rounds
+    delta = privacy.delta if terms.claim is None else terms.claim.delta
     planned = {channel.name: channel.total for channel in planner.channels(terms)}
     channels = []
 
     def add(channel: str, noise: str, sampling: str, event: Event | None = None) -> None:
-        epsilon = by_pld(planned.get(channel, Nothing()) if event is None else event, privacy.delta)
+        epsilon = by_pld(planned.get(channel, Nothing()) if event is None else event, delta)
         shown = epsilon if math.isfinite(epsilon) else None
         channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": shown})
 
@@ -84,6 +85,16 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
             f"and has room for {spare} of each client and channel lost in a crash (privacy.retries), as has each line."
         )
+    if claim is not None and claim.delta != privacy.delta:
+        lines.append(
+            f"δ = {claim.delta:.3g}, one over ten times the released number of records, {int(terms.records.sum()):,}: "
+            f"privacy.delta = {privacy.delta:g} is not below one over it."
+        )
+        if privacy.epsilon is not None and claim.pld > privacy.epsilon * (1 + 1e-9):
+            lines.append(
+                f"The noise that is settled meets ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, and leaves nothing "
+                "to calibrate at the smaller δ."
+            )
     if planner.without_noise:
         lines.append(f"Together ε = ∞: {' and '.join(planner.without_noise)} leave the clients without noise.")
     if privacy.equalise_groups and terms.sharing is not None:

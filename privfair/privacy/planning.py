@@ -8,6 +8,21 @@ Two ways, told apart by `one_phase`:
   and the rest is calibrated to what is left. Whatever the counts say, the rest costs at most ε − ε_c at δ − δ_c, so
   the whole is (ε, δ)-private by adaptive composition (Dwork & Roth 2014, Theorem B.1 and section 3.5).
 
+δ must be below 1/n, and who has not declared n (privacy.records) learns it from released counts. If they add up to
+n ≥ 1/δ, the run is planned for δ′ = 1/(10·n) ≤ δ/10 instead: no error after a release. What then holds:
+
+    For every set S of outcomes in which released counts add up to n:  P[S | D] ≤ e^ε P[S | D′] + δ′.
+
+The noise of the rest depends on n then, so it is a plan of two phases, whatever is configured. Counts and evaluation,
+whose noise is settled, cost (ε_c, δ_c) with δ_c a tenth of δ′ (0 for Laplace noise), and the rest is calibrated to
+(ε − ε_c, δ′ − δ_c), which composes as above. Where the configured noise leaves nothing to calibrate at δ′, the plan
+stays that of (ε, δ), and its ε at δ′ is stated, which is larger: on those outcomes the mechanism is the one that was
+fixed beforehand (or that is calibrated to a δ which does not depend on n), and that has an ε at every δ.
+
+Outcomes with n < 1/δ are those of the plan for (ε, δ). Without naming n, P[S | D] ≤ e^ε P[S | D′] + δ for two phases
+with Laplace counts, where the δ of all n are averaged; otherwise δ may grow by a tenth, times the probability that the
+released n reaches 1/δ.
+
 The plan holds for the worst record: one of the group that is sampled at the highest rate, at a client that trains most
 often. Where whole clients are protected it holds for the worst client. `retries` repetitions that a crash may need are
 part of it.
@@ -38,6 +53,7 @@ from privfair.terms import Claim, ClientUpdates, PrivateEmbedding, PrivateUpdate
 
 # Two phases, PLD target: by RDP the rest costs at most so many times its ε, so that RDP has a bound as well.
 LOOSER = 1.2
+MOST_OF_REST = 0.98  # two phases: what fairness may take of what counts and evaluation leave
 
 Noise = tuple[Fairness | None, float | None]  # of what is shared for fairness, and the noise multiplier of updates
 
@@ -63,23 +79,31 @@ class Planner(PlannedChannels):
         planner = replace(self.under(terms), count_releases=terms.count_releases)
         return [*planner.fixed(), *planner.rest(sampling_of(terms), terms.fairness_noise, multiplier)]
 
-    def price(self, channels: Sequence[Channel]) -> tuple[float, float]:
+    def price(self, channels: Sequence[Channel], *, together: bool | None = None) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) of these channels at the run's δ.
 
-        Of one phase they compose together. Of two, the ε of the first phase, at its share of δ, is added to that of the
+        `together`: of one phase they compose at once. Of two, the ε of the first phase, at its share of δ, is added to that of the
         second, at the rest of δ (basic composition, see above).
         """
         first, share, later = 0.0, 0.0, list(channels)
-        if not self.one_phase:
+        if not (self.together if together is None else together):
             settled = [channel for channel in channels if channel.name in (COUNTS, EVALUATION)]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
-        together, delta = Composed(tuple(channel.total for channel in later)), self.config.delta - share
+        together, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
         return first + spent(together, delta, "rdp").epsilon, first + by_pld(together, delta)
 
     def under(self, terms: Terms) -> Planner:
-        """The planner with the counts of these terms, where they are public."""
-        return replace(self, public_counts=None if self.config.counts != "public" else terms.cells)
+        """The planner with the δ of these terms, and with their counts where they are public."""
+        delta = None if terms.claim is None or terms.claim.delta == self.config.delta else terms.claim.delta
+        counts = None if self.config.counts != "public" else terms.cells
+        return replace(self, public_counts=counts, released_delta=delta)
+
+    @property
+    def together(self) -> bool:
+        """Whether all channels compose at once, as nothing that is calibrated depends on what is released."""
+        fixed = self.released_delta is None or self.config.counts == "public" or self.config.epsilon is None
+        return self.one_phase and fixed
 
     def terms_beforehand(self, clients: int) -> Terms:
         """The terms as far as they are known before counts: all of one phase, the counts alone of two."""
@@ -154,11 +178,12 @@ class Planner(PlannedChannels):
     # ---- calibration
 
     def require_plannable(self) -> None:
-        """Nothing, if the configuration can be planned as far as it does not depend on counts; otherwise the reason.
+        """Raise the reason if the configuration cannot be planned, as far as that does not depend on counts.
 
         Called before anything is released: a wrong key must not cost counts.
         """
         c = self.config
+        self.require_delta()
         if c.epsilon is None and not self.one_phase:
             rule = "must be given where rates are planned from released counts"
             remedy = "Or give privacy.sampling_rate and privacy.prediction_rate: then the plan is fixed beforehand."
@@ -180,14 +205,59 @@ class Planner(PlannedChannels):
         if self._noisy_scores and c.prediction_noise is None:
             self._target("prediction_noise")
         if c.epsilon is not None:
-            self._left()
+            left, _ = self._left()
+            self._require_shares(left)
+
+    def require_delta(self) -> None:
+        """Raise if δ is too large for a declared number of records: publishing one of them would count as private."""
+        c = self.config
+        if c.records is not None and c.delta >= 1 / c.records:
+            rule = f"must be below 1/{c.records}, one over the declared number of records (privacy.records)"
+            remedy = f"A tenth of that is a good choice: {0.1 / c.records:.1g}."
+            raise InputError("privacy.delta", rule, c.delta, remedy)
+
+    def _require_shares(self, left: float) -> None:
+        """Raise if what is shared for fairness is to cost all that counts and evaluation leave, whatever the rates."""
+        c = self.config
+        if self.one_phase or not self._noisy_scores or not self._shares_epsilon:
+            return
+        shared = self._fairness_share
+        if shared > MOST_OF_REST * left:
+            settled = f"{shared:.4g} for predictions and {self._target('epsilon') - left:.4g} for counts and evaluation"
+            remedy = "Take a smaller privacy.prediction_share, or more noise of counts."
+            raise InputError("privacy.epsilon", f"must leave something to updates, after {settled}", c.epsilon, remedy)
 
     def calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
-        """Noise for fairness and noise multiplier of updates that meet the target with these rates, and the claim."""
+        """Noise for fairness and noise multiplier of updates that meet the target with these rates, and the claim.
+
+        At a δ that follows from released counts there may be none; then that of the configured δ, with its ε at δ′.
+        """
+        try:
+            return self._calibrated(sampling)
+        except InputError:
+            if self.released_delta is None or not self._rigid:
+                raise
+        scores, multiplier, _ = replace(self, released_delta=None)._calibrated(sampling)
+        return scores, multiplier, self._unmet(self.rest(sampling, scores, multiplier))
+
+    @property
+    def _rigid(self) -> bool:
+        """Whether noise is given, or settled before the counts at their own δ: it may be too little for another δ."""
+        c = self.config
+        return any(value is not None for value in c.noise.values()) or "gaussian" in (c.counts, c.evaluation)
+
+    def _calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
         scores = self._fairness_noise(sampling)
         if isinstance(scores, ScoreNoise):
             self._require_kernel(scores)
-        multiplier = self._multiplier(sampling, scores)
+        try:
+            multiplier = self._multiplier(sampling, scores)
+        except InputError:
+            # of records that are sampled rarely RDP has a far larger bound than PLD, which may leave nothing to updates
+            looser = None if self.together or not self._shares_epsilon else self._fairness_noise(sampling, by_rdp=True)
+            if looser is None or looser == scores:
+                raise
+            scores, multiplier = looser, self._multiplier(sampling, looser)
         return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
 
     def _checked(
@@ -214,7 +284,14 @@ class Planner(PlannedChannels):
             c.prediction_noise if scores else 0.0, c.noise_multiplier if multiplier else 0.0
         ):  # fmt: skip
             raise InputError("privacy.epsilon", "must be given where noise is not", None)
-        return scores, multiplier, self._claim(self.rest(sampling, scores, multiplier))
+        rest = self.rest(sampling, scores, multiplier)
+        try:
+            return scores, multiplier, self._claim(rest)
+        except InputError:
+            if self.released_delta is None or not self._rigid:
+                raise
+        replace(self, released_delta=None)._claim(rest)  # raises if the target is not met at the configured δ either
+        return scores, multiplier, self._unmet(rest)
 
     def rest(self, sampling: Sampling, scores: Fairness | None, multiplier: float | None) -> list[Channel]:
         """Fairness and updates with their noise, fixed."""
@@ -226,8 +303,17 @@ class Planner(PlannedChannels):
             channels.append(self._update_channel(sampling, multiplier, fixed=True))
         return channels
 
-    def _fairness_noise(self, sampling: Sampling) -> Fairness | None:
-        """For fairness: given, or from its share of ε; all that is left where updates have no noise to calibrate."""
+    @property
+    def _shares_epsilon(self) -> bool:
+        """Whether noise of both is calibrated: of what is shared for fairness, and of updates."""
+        c = self.config
+        return c.updates != "none" and c.noise_multiplier is None and c.prediction_noise is None
+
+    def _fairness_noise(self, sampling: Sampling, *, by_rdp: bool = False) -> Fairness | None:
+        """For fairness: given, or from its share of ε; all that is left where updates have no noise to calibrate.
+
+        `by_rdp`: so much that its share of ε is met by RDP as well, up to the same factor as that of the whole plan.
+        """
         c, kind, plan = self.config, self.config.predictions, self.work.embedding
         if not self._noisy_scores or kind == "none":
             return None
@@ -240,7 +326,7 @@ class Planner(PlannedChannels):
         if c.prediction_noise is not None:
             return start
         channel = self._fairness_channel(sampling, start, fixed=False)
-        target = self._target("prediction_noise")
+        self._target("prediction_noise")
         if channel is None or channel.event == Nothing():
             return start  # no cell is large enough to be heard
         if c.updates == "none" or c.noise_multiplier is not None:
@@ -249,12 +335,19 @@ class Planner(PlannedChannels):
             )
             factor = self._factor([channel, *others])
         else:
-            # noise on sums disturbs far less than noise on scores: they can do with less of ε
-            share = c.prediction_share or (0.5 if plan is None else 0.3)
-            factor = calibrated_factor([channel], share * target, c.delta, c.target_method)
+            factor = calibrated_factor([channel], self._fairness_share, self.delta, c.target_method)
+            if by_rdp:
+                factor = max(factor, calibrated_factor([channel], LOOSER * self._fairness_share, self.delta, "rdp"))
         if isinstance(start, VectorNoise):
             return start.with_event_scale(start.event().noise_scale * factor)
         return start.with_grid_scale(start.grid_scale * factor)
+
+    @property
+    def _fairness_share(self) -> float:
+        """The ε of what is shared for fairness, where its noise is calibrated by itself."""
+        # noise on sums disturbs far less than noise on scores: they can do with less of ε
+        share = self.config.prediction_share or (0.5 if self.work.embedding is None else 0.3)
+        return share * self._target("prediction_noise")
 
     def _require_range(self) -> tuple[float, float]:
         if self.work.score_range is None:
@@ -282,10 +375,10 @@ class Planner(PlannedChannels):
         """The least noise factor that meets the target together with everything that is fixed."""
         c = self.config
         epsilon, delta = self._left()
-        channels = [*(self.fixed() if self.one_phase else ()), *channels]
+        channels = [*(self.fixed() if self.together else ()), *channels]
         try:
             factor = calibrated_factor(channels, epsilon, delta, c.target_method)
-            if not self.one_phase and c.target_method == "pld":
+            if not self.together and c.target_method == "pld":
                 factor = max(factor, calibrated_factor(channels, LOOSER * epsilon, delta, "rdp"))
         except InputError as error:
             raise self._explained(error, [channel for channel in channels if channel.fixed], delta) from None
@@ -301,15 +394,15 @@ class Planner(PlannedChannels):
             return error
         together = Composed(tuple(channel.total for channel in fixed))
         price = by_pld(together, delta) if c.target_method == "pld" else spent(together, delta, "rdp").epsilon
-        price += 0.0 if self.one_phase else self.price_of_first_phase("pld")[0]
+        price += 0.0 if self.together else self.price_of_first_phase("pld")[0]
         rule = f"must leave something to the noise that is calibrated, after {price:.4g} for what is settled"
         remedy = f"Settled by {', '.join(settled)}: take more noise, a smaller share, or leave it out."
         return InputError("privacy.epsilon", rule, c.epsilon, remedy)
 
     def _left(self) -> tuple[float, float]:
         """(ε, δ) that the calibrated channels, in one phase with the fixed ones, may cost."""
-        epsilon, delta = self._target("epsilon"), self.config.delta
-        if self.one_phase:
+        epsilon, delta = self._target("epsilon"), self.delta
+        if self.together:
             return epsilon, delta
         price, share = self.price_of_first_phase("pld")
         if price >= epsilon:
@@ -319,6 +412,12 @@ class Planner(PlannedChannels):
             )
         return epsilon - price, delta - share
 
+    def price_of_counts(self) -> float:
+        """ε of the counts alone, as often as they were released: at δ = 0, or at their part of δ for Gaussian noise."""
+        counts = [channel.total for channel in self.fixed() if channel.name == COUNTS]
+        pure = self.config.counts != "gaussian"
+        return spent(Composed(tuple(counts)), 0.0 if pure else self.delta * COUNT_DELTA, "rdp").epsilon
+
     def price_of_first_phase(self, method: Method) -> tuple[float, float]:
         """(ε, δ) of the channels that are settled before the counts are known."""
         return self._first_phase(self.fixed(), method)
@@ -326,7 +425,7 @@ class Planner(PlannedChannels):
     def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
         fixed = Composed(tuple(channel.total for channel in channels))
         pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
-        share = 0.0 if pure else self.config.delta * COUNT_DELTA
+        share = 0.0 if pure else self.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
 
     @property
@@ -340,9 +439,9 @@ class Planner(PlannedChannels):
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
         c = self.config
         if self.without_noise:
-            return Claim(math.inf, math.inf, c.delta, two_phases=not self.one_phase)
-        if self.one_phase:
-            claim = Claim(*self.price([*self.fixed(), *rest]), c.delta)
+            return Claim(math.inf, math.inf, self.delta, two_phases=not self.one_phase)
+        if self.together:
+            claim = Claim(*self.price([*self.fixed(), *rest]), self.delta)
             if c.epsilon is not None:
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim
@@ -351,10 +450,15 @@ class Planner(PlannedChannels):
         by_rdp = spent(later, delta, "rdp").epsilon
         if c.target_method == "rdp":
             self._require_within(epsilon - left + by_rdp, epsilon)
-            return Claim(epsilon, epsilon, c.delta, two_phases=True)
+            return Claim(epsilon, epsilon, self.delta, two_phases=True)
         self._require_within(epsilon - left + by_pld(later, delta), epsilon)
         self._require_within(by_rdp, LOOSER * left)
-        return Claim(epsilon - left + LOOSER * left, epsilon, c.delta, two_phases=True)
+        return Claim(epsilon - left + LOOSER * left, epsilon, self.delta, two_phases=True)
+
+    def _unmet(self, rest: list[Channel]) -> Claim:
+        """The bounds, at the δ that follows from released counts, of noise that meets the target at another δ."""
+        price = self.price([*self.fixed(), *rest], together=self.one_phase)
+        return Claim(*price, self.delta, two_phases=not self.one_phase)
 
     def _require_within(self, found: float, target: float) -> None:
         if found > target * (1 + 1e-9):

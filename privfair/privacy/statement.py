@@ -26,7 +26,7 @@ from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import PriceList
 from privfair.round import Plan
-from privfair.terms import Terms
+from privfair.terms import Claim, Terms
 
 MOST_PLD = 16  # so many different PLD bounds are computed for one table; beyond, RDP alone
 
@@ -83,7 +83,7 @@ def statement(
         "change_of_group": _changes(accountant, delta),
         "noise": noise(terms, config.run.engine),
         "objective": objective(config, terms, planner.cells.notion.name),
-        "assumptions": _assumptions(planner, schema.inferred, claim.two_phases),
+        "assumptions": _assumptions(planner, schema.inferred, claim),
         "not_covered": [
             *_not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
             *([ABSENCE] if absent else []),
@@ -308,7 +308,8 @@ def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
     return {attribute: _number(value) for attribute, value in worst.items()}
 
 
-def _assumptions(planner: Planner, schema_inferred: bool, two_phases: bool) -> list[str]:
+def _assumptions(planner: Planner, schema_inferred: bool, claim: Claim) -> list[str]:
+    two_phases = claim.two_phases
     found = [
         "One record per person: clients compose in parallel, and the run's ε is the worst client's.",
         "Who the data holders are is public, and each stays one without any single record.",
@@ -334,6 +335,11 @@ def _assumptions(planner: Planner, schema_inferred: bool, two_phases: bool) -> l
             "what is left whatever the counts say: adaptive composition. Figures by client, group and channel, and for "
             "a change of group, are those of the plan that the released counts led to, as if it had been fixed "
             "beforehand: they describe it, and are not claimed."
+        )
+    if claim.delta != planner.config.delta:
+        found.append(
+            f"δ = {claim.delta:.3g} follows from released counts: {planner.config.delta:g} is too large for them. "
+            "It is that of all outcomes in which they add up to as many records."
         )
     return found
 

@@ -103,6 +103,9 @@ class Forger:
         others = [Counts(30, _half(30, len(self.parts.cells))) for _ in counts[1:]]
         return self.inner.settle(self.counts([counts[0], *others]))
 
+    def ended(self, error: InputError) -> Exception:
+        return error
+
     # ---- as a backend
 
     def agreed(self, terms: Terms) -> None:
