@@ -8,8 +8,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from accountant.errors import InputError, Refused
-from privfair.cli import audit, budget, calibrate, data, doctor, init, kernels, keys, report, reproduce, sweep, train
+from accountant.errors import InputError, LedgerUnavailable, Refused
+from privfair.cli import (
+    audit,
+    budget,
+    calibrate,
+    data,
+    doctor,
+    init,
+    kernels,
+    keys,
+    ledger,
+    report,
+    reproduce,
+    sweep,
+    train,
+)
 
 app = typer.Typer(
     name="privfair",
@@ -27,6 +41,7 @@ app.command()(doctor.doctor)
 app.command()(init.init)
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
+app.add_typer(ledger.app, name="ledger")
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(sweep.sweep)
@@ -53,7 +68,8 @@ def _options(
 def main() -> None:
     """Run a command; what goes wrong is explained on stderr, without a traceback.
 
-    Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice).
+    Exit code 2: bad input. Exit code 1: the answer is no (over budget, ledger broken, token used twice). Exit code 3:
+    it could not be done, for instance because a disk is full.
     """
     sys.path.insert(0, "")  # a model of one's own may be in this folder
     try:
@@ -64,6 +80,9 @@ def main() -> None:
     except Refused as error:
         _explain(error)
         sys.exit(1)
+    except LedgerUnavailable as error:
+        _explain(error)
+        sys.exit(3)
 
 
 def _explain(error: Exception) -> None:
