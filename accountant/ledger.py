@@ -392,8 +392,17 @@ class Ledger:
 
         A ledger with one that was not seen before stays unknown: an audit cannot say that it is the newest.
         """
-        if self._state is None or not (self._known or plain):
+        if self._state is None:
             return
+        if not self._known:
+            told = "remembered from now on" if plain else "not remembered before `privfair ledger trust`"
+            log.warning(
+                "Ledger %s is new to this machine: an older copy could not be told from the newest. It is %s.",
+                self._storage.full_name,
+                told,
+            )
+            if not plain:
+                return
         try:
             self._remember(head, durable=True)
         except LedgerUnavailable as error:

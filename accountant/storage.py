@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError
 
 from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, NotThere
 
@@ -132,6 +132,8 @@ class Storage:
         # `fetch` goes past SQLAlchemy, whose errors wrap the driver's; so both kinds arrive here.
         try:
             yield
+        except UnicodeDecodeError as error:  # the driver's own, of a message about a damaged schema
+            raise LedgerBroken("The ledger's file is damaged: it has no text where text must be.") from error
         except (DatabaseError, self._engine.dialect.loaded_dbapi.Error) as error:
             reason = str(getattr(error, "orig", error)).strip()
             said = reason.lower()
@@ -144,7 +146,9 @@ class Storage:
             for signs, rule in _UNUSABLE.items():
                 if any(sign in said for sign in signs):
                     raise InputError("ledger", rule, self.name, reason) from error
-            raise
+            if isinstance(error, IntegrityError) or "append-only" in said:
+                raise
+            raise LedgerUnavailable(f"The ledger {self.name} cannot be used: {reason}.") from error
 
 
 # What passes, or what whoever keeps the machine can put right.
@@ -152,7 +156,14 @@ _UNAVAILABLE = (
     *("disk is full", "disk full", "disk i/o error", "no space left", "readonly", "read-only", "permission denied"),
     *("locked", "connection is lost", "server closed the connection", "terminating connection"),
 )
-_DAMAGED = ("malformed", "could not decode", "invalid byte sequence", "already exists", "corrupt")
+_DAMAGED = (
+    "malformed",
+    "could not decode",
+    "invalid byte sequence",
+    "already exists",
+    "corrupt",
+    "unsupported file format",
+)
 _UNUSABLE = {
     ("not a database", "unable to open", "connection"): "must be a database that opens",
     ("no such table", "no such column", "no such index", "does not exist"): "must be a ledger with all its tables",
@@ -239,7 +250,7 @@ def _parse(url: str) -> URL:
         # Whatever it is, it may hold a password.
         raise InputError("ledger", rule, str(url) if "@" not in str(url) else "another address") from None
     driver = _DRIVERS.get(parsed.drivername)
-    if driver is None or "\0" in url:
+    if driver is None or "\0" in (parsed.database or ""):
         raise InputError("ledger", rule, shown)
     if driver != "sqlite":
         return parsed.set(drivername=driver)

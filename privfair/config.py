@@ -156,6 +156,8 @@ class PrivacyConfig(Section):
         1, ge=0, le=MOST_ROUNDS
     )  # releases a client may repeat because a crash lost them; part of the plan
     dataset: str | None = None  # its name in the ledger; default: the name of the data
+    # true: only with a budget in this ledger; false: also data that have a budget elsewhere on this machine, without it
+    require_budget: bool | None = None  # default: true for data that ever had a budget on this machine
 
     @property
     def noise(self) -> dict[str, float | None]:

@@ -17,6 +17,7 @@ from privfair.cli import (
     init,
     kernels,
     keys,
+    ledger,
     report,
     reproduce,
     sweep,
@@ -39,6 +40,7 @@ app.command()(doctor.doctor)
 app.command()(init.init)
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
+app.add_typer(ledger.app, name="ledger")
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(sweep.sweep)

@@ -67,8 +67,13 @@ def _encryption() -> str:
 def _ledger() -> str:
     from accountant import Budget, Gaussian, Ledger, Spend
     from accountant.audit import audit
+    from accountant.state import not_remembered
 
-    with tempfile.TemporaryDirectory() as folder, Ledger(f"sqlite:///{Path(folder) / 'trial.sqlite'}") as ledger:
+    with (
+        not_remembered(),
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(f"sqlite:///{Path(folder) / 'trial.sqlite'}") as ledger,
+    ):
         ledger.set_budget("trial", Budget(epsilon=3.0, delta=1e-6))
         ledger.reserve([Spend("trial", Gaussian(noise_scale=10.0), client="north", channel="updates")]).redeem()
         report = audit(ledger, pld=False)

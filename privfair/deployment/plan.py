@@ -14,7 +14,7 @@ from privfair.terms import Terms
 from privfair.versions import ARITHMETIC, installed
 
 SHARED = ("model", "fairness", "federation", "privacy", "aggregation", "run")
-OWN = {"privacy.dataset", "aggregation.keys"}
+OWN = {"privacy.dataset", "privacy.require_budget", "aggregation.keys"}
 SHARED_OF_RUN = ("seed", "dtype", "reproducible_noise", "clients")  # the rest of [run] is everybody's own, as is [data]
 
 

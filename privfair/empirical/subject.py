@@ -15,12 +15,13 @@ import numpy as np
 
 from accountant.errors import InputError, Refused
 from accountant.neighbouring import Adjacency
+from accountant.state import not_remembered
 from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
 from privfair.datasets.registry import load as load_dataset
-from privfair.privacy.books import budget_at_hand
+from privfair.privacy.books import budget_at_hand, require_its_budget
 from privfair.privacy.collusion import with_collusion
 from privfair.round import begin
 from privfair.run_directory import RunDirectory
@@ -91,7 +92,8 @@ class Subject:
         schema = replace(self.schema, features=tuple(f"x{i}" for i in range(train.features.shape[1])))
         none = train.take([])
         holders = [ClientData("target", train, none), *(ClientData(f"other{k}", none, none) for k in range(others))]
-        return build(config, Federation("audit", schema, tuple(holders)))
+        with not_remembered():
+            return build(config, Federation("audit", schema, tuple(holders)))
 
 
 def twin(setting: Setting, train: Records) -> Client:
@@ -150,7 +152,8 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    setting = build(config, federation)
+    with not_remembered():
+        setting = build(config, federation)
     try:
         if setting.private is None:
             raise InputError("privacy", "must be on", "off")
@@ -243,3 +246,4 @@ def _require_no_budget(config: Config, name: str) -> None:
             "audit would release its counts. Attacks use records of their own making: audit the same [privacy] and "
             '[federation] with data.name = "synthetic".'
         )
+    require_its_budget(config, dataset, url)

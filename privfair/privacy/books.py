@@ -15,6 +15,7 @@ from accountant.fingerprint import fingerprint_csv
 from accountant.ledger import Ledger
 from accountant.neighbouring import Neighbouring, Unit
 from accountant.signing import OwnerKey
+from accountant.state import State, remembering
 from accountant.storage import exists, ledger_url
 from privfair.clients.client import Client, EntropyOf
 from privfair.config import Config
@@ -54,16 +55,22 @@ class Books:
         have none.
         """
         key = None if config.run.key is None else OwnerKey.load(Path(config.run.key))
-        ledger = Ledger(ledger_url(config.run.ledger), key=key, create=ledger_id is None)
+        url, dataset = ledger_url(config.run.ledger), dataset_name(config, federation.name)
+        if not exists(url):  # before a new one is made, which would know of no budget
+            require_its_budget(config, dataset, url, key)
+        ledger = Ledger(url, key=key, create=ledger_id is None)
         try:
             if ledger_id not in (None, ledger.ledger_id):
                 raise Refused(
                     f"The ledger of this run is {ledger_id}, and {ledger.url} is another one: what the run has "
                     "released so far is not in it. Put the ledger back where it was (run.ledger)."
                 )
-            dataset = dataset_name(config, federation.name)
+            ledger.require_known()
             state = ledger.dataset(dataset)
+            dataset = state.name  # as the ledger spells it
             budgeted = state.budget is not None
+            if not budgeted:
+                require_its_budget(config, dataset, ledger.url, key)
             seeded = config.run.reproducible_noise
             if budgeted:
                 _require_real(config, federation.schema, dataset)
@@ -126,14 +133,41 @@ def budget_at_hand(config: Config, name: str) -> tuple[str, str, Budget | None]:
         return ledger.url, dataset, ledger.budget(dataset)
 
 
+def require_its_budget(config: Config, dataset: str, url: str, key: OwnerKey | None = None) -> None:
+    """Raise if data without a budget in the ledger at `url` have one elsewhere, as this machine remembers.
+
+    By name, however it is spelt; and, where the owner's key is given, by what is in the data file. The configuration
+    can say that a budget must be there in any case, or that it need not (privacy.require_budget).
+    """
+    if not remembering() or config.privacy.require_budget is False:
+        return
+    path: Any = config.data.options.get("path")
+    bound = key is not None and isinstance(path, str) and Path(path).is_file()
+    fingerprint = fingerprint_csv(path, key) if bound and key is not None else ""
+    known = State().budgets(dataset, fingerprint)
+    if known:
+        other = known[0]
+        what = "these very data have" if fingerprint and other.fingerprint == fingerprint else "data of this name have"
+        raise Refused(
+            f"Dataset {dataset!r} has no budget in {url}, and on this machine {what} one, as {other.dataset!r} in "
+            f"{other.url}: what is released here would not be counted there. Spend from that one: run.ledger = "
+            f'"{other.url}" (or $PRIVFAIR_LEDGER). If these are other data, or the budget is over: '
+            "privacy.require_budget = false."
+        )
+    if config.privacy.require_budget:
+        remedy = f"Set one: privfair budget set {dataset} --ledger {url} --epsilon … --delta …"
+        raise Refused(f"Dataset {dataset!r} has no budget in {url}, and privacy.require_budget is true. {remedy}")
+
+
 def require_no_budget(config: Config, federation: Federation) -> None:
-    """Nothing, unless a run without privacy is asked for on data that have a budget in the ledger at hand."""
+    """Raise if a run without privacy is asked for on data that have a budget, in the ledger at hand or elsewhere."""
     url, dataset, budget = budget_at_hand(config, federation.name)
     if budget is not None:
         raise Refused(
             f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and training "
             "without [privacy] would release everything. Give privacy.epsilon."
         )
+    require_its_budget(config, dataset, url)
 
 
 def dataset_name(config: Config, name: str) -> str:

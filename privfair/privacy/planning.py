@@ -82,16 +82,16 @@ class Planner(PlannedChannels):
     def price(self, channels: Sequence[Channel], *, together: bool | None = None) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) of these channels at the run's δ.
 
-        `together`: of one phase they compose at once. Of two, the ε of the first phase, at its share of δ, is added to that of the
-        second, at the rest of δ (basic composition, see above).
+        `together`: those of one phase compose at once. Of two, the ε of the first phase, at its share of δ, is added to
+        that of the second, at the rest of δ (basic composition, see above).
         """
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
             settled = [channel for channel in channels if channel.name in (COUNTS, EVALUATION)]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
-        together, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
-        return first + spent(together, delta, "rdp").epsilon, first + by_pld(together, delta)
+        rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
+        return first + spent(rest, delta, "rdp").epsilon, first + by_pld(rest, delta)
 
     def under(self, terms: Terms) -> Planner:
         """The planner with the δ of these terms, and with their counts where they are public."""

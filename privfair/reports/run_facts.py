@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 
 from accountant.errors import InputError, Refused
 from accountant.ledger import Ledger
+from accountant.state import State
 from accountant.storage import exists, ledger_url
 from privfair.config import Config
 from privfair.privacy.books import dataset_name
@@ -110,7 +111,7 @@ def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
     """Nothing, unless the data of a run have a budget: exact figures of such data are shown to nobody."""
     statement = metrics["privacy"].get("ledger")
     name = statement["dataset"] if statement else dataset_name(config, metrics["data"]["name"])
-    if metrics["figures"] == "released" or has_budget(name, ledger_url(config.run.ledger)):
+    if metrics["figures"] == "released" or has_budget(config, name):
         raise Refused(
             f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
             "refused. Without that option the report has the released figures; for noisy accuracy and unfairness "
@@ -118,8 +119,11 @@ def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
         )
 
 
-def has_budget(dataset: str, url: str) -> bool:
-    """Whether the dataset has a budget in the ledger, if there is one."""
+def has_budget(config: Config, dataset: str) -> bool:
+    """Whether the dataset has a budget in the ledger of the run, or in another that this machine remembers."""
+    if config.privacy.require_budget is not False and State().budgets(dataset):
+        return True
+    url = ledger_url(config.run.ledger)
     if not exists(url):
         return False
     with Ledger(url, create=False) as ledger:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from accountant.errors import InputError, Refused
-from accountant.storage import ledger_url
 from privfair.config import Config
 from privfair.privacy.books import dataset_name
 from privfair.reports.run_facts import has_budget, without_password
@@ -80,7 +79,7 @@ def _require_unbudgeted(configuration: Mapping[str, Any]) -> None:
         configs = {"": Config.build({**tables, "run": {"ledger": run} if run else {}})}.values()
     for config in configs:
         name = dataset_name(config, config.data.name)
-        if has_budget(name, ledger_url(config.run.ledger)):
+        if has_budget(config, name):
             raise Refused(
                 f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
                 "refused. Without that option the report tells which runs there are, and their settings."

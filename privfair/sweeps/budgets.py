@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from accountant.errors import Refused
 from privfair.config import Config
-from privfair.privacy.books import budget_at_hand
+from privfair.privacy.books import budget_at_hand, require_its_budget
 
 NOT_COVERED = "hyper-parameters chosen on this data: not covered by the ε of any single run"
 
@@ -24,3 +24,4 @@ def require_no_budget(config: Config, runs: int) -> None:
             "reserved before the first run, which is not possible: what a run costs is planned from counts that it "
             "releases itself. Sweep on public or simulated data, then `privfair train` once on these."
         )
+    require_its_budget(config, name, where)

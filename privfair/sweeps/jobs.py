@@ -114,8 +114,9 @@ class Grid:
         tables["federation"] |= {"method": method}
         tables["fairness"] |= {"lambda": strength}
         if math.isinf(epsilon):
-            named = base.privacy.dataset  # in the ledger, where a budget may forbid the sweep
-            tables["privacy"] = {} if named is None else {"dataset": named}
+            # what says which ledger's budget may forbid the sweep
+            asked = {"dataset": base.privacy.dataset, "require_budget": base.privacy.require_budget}
+            tables["privacy"] = {name: value for name, value in asked.items() if value is not None}
             tables["run"] |= {"reproducible_noise": False}  # there is no noise to reproduce
         else:
             tables["privacy"] |= {"epsilon": epsilon}
