@@ -9,6 +9,7 @@ from typing import Any
 
 from privfair.clients.task import TaskKind
 from privfair.experiment import RunOutcome
+from privfair.fairness.degenerate import exact_warnings, parameter_warnings, released_warnings
 from privfair.fairness.gaps import headline
 from privfair.fairness.metrics import (
     Predicted,
@@ -39,6 +40,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     task = TaskKind.of(schema)
     summary: dict[str, Any] = {
         **_figures(outcome),
+        "warnings": _warnings(outcome),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
         "privacy": _privacy(outcome),
         "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
@@ -96,6 +98,19 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
         "figures": "exact",
         "released": released,
     }
+
+
+def _warnings(outcome: RunOutcome) -> list[str]:
+    """Why the model is of no use, if so; of a private run only what its released counts and the model itself show."""
+    setting = outcome.setting
+    if setting.private is None and setting.evaluator is not None:
+        loss = outcome.history[-1].get("train_loss")
+        found = exact_warnings(setting.evaluator.predicted("test"), setting.federation.schema, loss)
+        return found or parameter_warnings(setting.model.module)
+    noise, found = outcome.state.terms.evaluation, parameter_warnings(setting.model.module)
+    if not found and outcome.released and noise is not None:
+        found = released_warnings([reply.confusion for reply in outcome.released], noise)
+    return found
 
 
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,34 @@ def test_a_model_of_another_form_is_refused(finished: Path) -> None:
     (finished / "config.toml").write_text(tomli_w.dumps(tables))
     with pytest.raises(InputError, match=r"model\.safetensors must be of the model that config\.toml describes"):
         privfair.load(finished)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_refused_run_leaves_no_folder_and_takes_nothing_away(tmp_path: Path, there: bool) -> None:
+    """Refused after its folder was made: no training records are left, which is known when counts are."""
+    out = tmp_path / "runs" / "deep" / "a"
+    if there:
+        out.mkdir(parents=True)
+        (out / ".mine").write_text("not to be lost")
+    nobody = toy(records=40)
+    empty = [replace(client, train=client.train.take(np.arange(0))) for client in nobody.clients]
+    with pytest.raises(InputError, match="data must have training records"):
+        privfair.train(dataset=replace(nobody, clients=tuple(empty)), federation=WORK, out=out)
+    if there:
+        assert [path.name for path in out.iterdir()] == [".mine"]
+    else:
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_begun_stays(tmp_path: Path) -> None:
+    wild = {**WORK, "learning_rate": 1e6, "local_epochs": 20}
+    with pytest.raises(InputError, match="must be finite"):
+        privfair.train(dataset=toy(task="regression"), federation=wild, out=tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint.npz").is_file()
+
+
+def test_a_refused_resume_leaves_everything(finished: Path) -> None:
+    before = {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()}
+    with pytest.raises(InputError, match="must be on the same data"):
+        privfair.train(resume=finished, dataset=toy(records=44))
+    assert {path.name: path.read_bytes() for path in finished.iterdir() if path.is_file()} == before

@@ -14,6 +14,7 @@ from rich.table import Table
 from accountant.errors import InputError, NotThere
 from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
 from privfair.cli.console import Console, escape
+from privfair.cli.faults import full_disk_behind
 from privfair.cli.statements import Statement, compared, read_statements
 from privfair.reports.audit_remarks import largest_first, line_name, remarks
 
@@ -102,6 +103,8 @@ def audit(
             if rebuild_totals:
                 books.rebuild_totals()
     except LedgerBroken as error:
+        if full_disk_behind(error):  # that the disk is full says nothing of the rows
+            raise
         _say_broken(error, as_json)
         raise typer.Exit(1) from None
     statements = compared(statements, report)

@@ -21,13 +21,13 @@ from typing import Any
 
 import click
 
-from accountant.errors import InputError, Refused
+from accountant.errors import InputError, LedgerUnavailable, Refused
 from privfair.cli.console import Console, escape
 
 ANSWER_IS_NO, BAD_INPUT, FAULT, INTERRUPTED = 1, 2, 3, 128 + signal.SIGINT
 NOBODY_READS, TERMINATED = 128 + signal.SIGPIPE, 128 + signal.SIGTERM
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SQLITE_FULL = ("SQLITE_FULL", "SQLITE_IOERR")
+SQLITE_FULL = ("SQLITE_FULL", "SQLITE_IOERR")  # SQLite says the latter of a limit, and of a disk that fails
 EXPLAINED = (InputError, Refused, click.ClickException, click.exceptions.Exit, click.Abort, SystemExit, GeneratorExit)
 
 
@@ -46,14 +46,13 @@ def _ended(command: Callable[[], Any]) -> int:
         code = command()
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except InputError as error:
-        if error.__context__ is not None and is_full(error.__context__):  # a file that cannot be written, and why
-            return _explain_fault(error.__context__, error)
+    except (InputError, Refused, LedgerUnavailable) as error:
+        if behind := full_disk_behind(error):
+            return _explain_fault(behind, error)
+        if isinstance(error, LedgerUnavailable):
+            return _explain_fault(error)
         explain(error)
-        return BAD_INPUT
-    except Refused as error:
-        explain(error)
-        return ANSWER_IS_NO
+        return BAD_INPUT if isinstance(error, InputError) else ANSWER_IS_NO
     except click.ClickException as error:
         _show_usage_error(error)
         return error.exit_code
@@ -82,7 +81,7 @@ def telling(what_is_kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except EXPLAINED as error:
-        if isinstance(error, InputError) and error.__context__ is not None and is_full(error.__context__):
+        if full_disk_behind(error):
             error.add_note(what_is_kept())
         raise
     except BaseException as error:
@@ -106,13 +105,23 @@ def is_full(error: BaseException) -> bool:
     return str(name).startswith(SQLITE_FULL)
 
 
+def full_disk_behind(error: BaseException) -> BaseException | None:
+    """The full disk for which an error was raised, if that is why: then it is no fault of the input, and no answer."""
+    behind = error.__context__
+    while behind is not None and not is_full(behind):
+        behind = behind.__context__
+    return behind
+
+
 def _explain_fault(error: BaseException, noted: BaseException | None = None) -> int:
     """Say what happened without the text of an unknown exception, which may contain records."""
     if is_full(error):
         where = getattr(error, "filename", None)
-        told = "The disk is full, or a limit on files is reached" + (f" ({where})" if where else "") + ". Make room."
+        told = "The disk is full, or fails" + (f" ({where})" if where else "") + ". Make room."
     elif isinstance(error, OSError) and error.strerror:
         told = f"The system says: {error.strerror}" + (f" ({error.filename})." if error.filename else ".")
+    elif isinstance(error, LedgerUnavailable):
+        told = str(error)
     elif isinstance(error, MemoryError):
         told = "There is not enough memory."
     else:

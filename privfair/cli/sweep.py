@@ -91,7 +91,7 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
     from privfair.reports import sweep_figures, sweep_files
     from privfair.sweeps.budgets import NOT_COVERED
     from privfair.sweeps.frontiers import areas_of
-    from privfair.sweeps.points import as_table, points_of, quality_name
+    from privfair.sweeps.points import as_table, points_of, quality_name, warnings_of
 
     points, quality = points_of(done.rows), quality_name(done.done)
     table = as_table(points, quality)
@@ -111,6 +111,7 @@ def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
         "quality": quality,
         "runs": done.counts(),
         "points": table,
+        "warnings": warnings_of(points),
         "hypervolume": areas_of(points, done.rows, quality),
         "failures": [
             {key: _json(row[key]) for key in ("series", "value", "seed", "epsilon_target", "reason")}

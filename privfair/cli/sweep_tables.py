@@ -20,6 +20,7 @@ from privfair.cli.console import Console, escape
 from privfair.cli.faults import telling
 
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
+MOST_WARNINGS = 10
 MOST_LINES = 60  # of a table in the terminal; beyond, only Pareto points are shown
 
 
@@ -136,6 +137,10 @@ def print_sweep(console: Console, summary: dict[str, Any]) -> None:
     )
     if summary["points"]:
         console.print(_points(summary))
+    for warning in summary["warnings"][:MOST_WARNINGS]:
+        console.print(f"warning: {warning}", style="bold yellow", markup=False)
+    if len(summary["warnings"]) > MOST_WARNINGS:
+        console.print(f"… and {len(summary['warnings']) - MOST_WARNINGS} more, in summary.csv", style="bold yellow")
     print_areas(console, summary["hypervolume"])
     for failure in summary["failures"][:5]:
         value = "" if failure["value"] is None else f" at {failure['value']:g}"

@@ -120,6 +120,8 @@ def _print(result: Result, config: Config) -> None:
         f"{plural(metrics['rounds'], 'round')}{strength}, {metrics['seconds']['total']:.1f} s. "
         + (f"Figures on the {plural(records, 'test record')} of all clients." if records else "")
     )
+    for warning in metrics["warnings"]:
+        console.print(f"warning: {warning}", style="bold yellow", markup=False)
     if metrics["figures"] == "released":
         if result.accuracy is None:
             console.print('No figures: data with a budget show none. For noisy ones: privacy.evaluation = "laplace".')

@@ -87,6 +87,8 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
     return {
         "figures": None if figures is None else {name: figures[name] for name in FIGURES if name in figures},
         "privacy": metrics["privacy"],
+        # of a private run they come from what was released; of another only the fact is told, without its numbers
+        "warnings": [w if counts is not None else f"{w.partition(':')[0]}." for w in metrics.get("warnings", [])],
         "aggregation": metrics["aggregation"],
         "bytes": metrics["bytes"],
         "engine": metrics["engine"],

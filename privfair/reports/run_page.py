@@ -71,6 +71,7 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
         noise=noise_rows(privacy) if facts.private else [],
         wire=run_words.wire(facts),
         absent=run_words.absences(facts),
+        warnings=(facts.exact or facts.released).get("warnings", []),
         config=shown_config(facts.config),
         versions=facts.released["versions"],
         made_with=f"privfair {__version__}, Python {platform.python_version()}",

@@ -14,7 +14,7 @@ from privfair.reports.sweep_facts import SweepFacts, as_sweep, read_sweep
 from privfair.reports.sweep_plot import frontier_plot
 from privfair.sweeps.budgets import NOT_COVERED
 from privfair.sweeps.frontiers import areas_of
-from privfair.sweeps.points import Point, as_table, points_of, quality_name
+from privfair.sweeps.points import Point, as_table, points_of, quality_name, warnings_of
 
 
 def sweep_page(path: Path, *, include_private: bool = False) -> str:
@@ -73,6 +73,9 @@ def _summary(facts: SweepFacts, points: Sequence[Point], missing: int) -> list[s
             f"Each point of the figure is the mean of up to {plural(seeds, 'run')} that differ in their seed. Better "
             "is further up and further to the left: right more often, and less different between groups."
         )
+    warnings = warnings_of(points)
+    if warnings:
+        found.append(f"Some models are of no use, however fair they look. {'; '.join(warnings)}.")
     return found
 
 

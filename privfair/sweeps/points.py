@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from privfair.arrays import FloatArray
+from privfair.fairness.degenerate import row_warnings
 from privfair.sweeps.pareto import is_efficient
 from privfair.sweeps.rows import Row
 
@@ -25,6 +26,8 @@ class Point:
     seeds: tuple[int, ...]
     quality: FloatArray  # by seed
     unfairness: FloatArray
+    same_answer: int = 0  # how many runs give everybody the same answer
+    diverged: int = 0
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -88,6 +91,7 @@ def points_of(rows: Sequence[Row]) -> list[Point]:
 
 def _point(rows: list[Row]) -> Point:
     rows = sorted(rows, key=lambda row: int(row["seed"]))
+    warnings = [row_warnings(row) for row in rows]
     return Point(
         series=rows[0]["series"],
         method=rows[0]["method"],
@@ -96,6 +100,8 @@ def _point(rows: list[Row]) -> Point:
         seeds=tuple(row["seed"] for row in rows),
         quality=np.array([quality_of(row) for row in rows], dtype=float),
         unfairness=np.array([row["unfairness"] for row in rows], dtype=float),
+        same_answer=sum(warned["same_answer"] for warned in warnings),
+        diverged=sum(warned["diverged"] for warned in warnings),
     )
 
 
@@ -118,7 +124,7 @@ def efficient(points: Sequence[Point]) -> list[bool]:
 def table_columns(quality: str) -> list[str]:
     """The names that the points of `as_table` have, also where there is none."""
     names = ["series", "method", "epsilon", "value", "runs", quality, f"{quality}_se", "unfairness", "unfairness_se"]
-    return [*names, "pareto", "pareto_of_series"]
+    return [*names, "pareto", "pareto_of_series", "same_answer", "diverged"]
 
 
 def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:
@@ -142,6 +148,19 @@ def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:
                 "unfairness_se": None if math.isnan(u_error) else u_error,
                 "pareto": best,
                 "pareto_of_series": own[id(point)],
+                "same_answer": point.same_answer,
+                "diverged": point.diverged,
             }
         )
     return table
+
+
+def warnings_of(points: Iterable[Point]) -> list[str]:
+    """Which points have runs whose model is of no use: a constant answer looks fair, and is none."""
+    found = []
+    for point in points:
+        where = point.name if point.value is None else f"{point.name} at {point.value:.4g}"
+        for number, what in ((point.same_answer, "give everybody the same answer"), (point.diverged, "diverged")):
+            if number:
+                found.append(f"{where}: {number} of {len(point.seeds)} runs {what}")
+    return found

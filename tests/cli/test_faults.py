@@ -145,12 +145,10 @@ def test_a_disk_that_is_full_before_the_first_round_leaves_no_folder(tmp_path: P
 def test_a_full_disk_in_a_private_run_can_be_resumed(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite"
     private = ["privacy.epsilon=3", f"run.ledger=sqlite:///{ledger}", "federation.rounds=40", "run.evaluate_every=40"]
-    with Ledger(f"sqlite:///{ledger}"):
-        pass
-    room = 2 * ledger.stat().st_size
-    full = call("train", *with_set([*SMALL, *private]), "--out", tmp_path / "run", limit=room)
+    full = call("train", *with_set([*SMALL, *private]), "--out", tmp_path / "run", limit=500_000)
     assert full.returncode == 3, full.stderr
     assert "fault: The disk is full" in full.stderr
+    assert "Continue with: privfair train --resume" in plain(full.stderr)
     resumed = call("train", "--resume", tmp_path / "run", "--json")
     assert resumed.returncode == 0, resumed.stderr
     assert call("audit", "--ledger", f"sqlite:///{ledger}").returncode == 0
@@ -187,8 +185,12 @@ def test_a_full_disk_where_pages_are_written(tmp_path: Path, ledger: str) -> Non
     run = tmp_path / "run"
     assert call("train", *with_set([*SMALL, "federation.rounds=2"]), "--out", run, "--json").returncode == 0
     before = (run / "report.html").read_bytes()
-    for arguments in (("audit", "--ledger", ledger, "--html", tmp_path / "a.html"), ("report", run)):
-        full = call(*arguments, limit=20_000)
+    for *arguments, room in (
+        ("audit", "--ledger", ledger, "--html", tmp_path / "a.html", 100_000),
+        ("audit", "--ledger", ledger, 20_000),  # less than SQLite needs beside a ledger: it is not broken for that
+        ("report", run, 5_000),
+    ):
+        full = call(*arguments, limit=room)
         assert full.returncode == 3, full.stderr
         assert "fault: The disk is full" in full.stderr
     assert (run / "report.html").read_bytes() == before  # the old page stays whole
@@ -242,7 +244,7 @@ def interrupted(number: signal.Signals, arguments: Sequence[str], begun: Callabl
 def test_a_signal_says_how_to_resume_and_nothing_is_lost(
     tmp_path: Path, number: signal.Signals, code: int, flags: list[str]
 ) -> None:
-    out, settings = tmp_path / "cut", [*SMALL, "federation.rounds=400"]
+    out, settings = tmp_path / "cut", [*SMALL, "federation.rounds=150"]
     arguments = ["train", *with_set(settings), "--out", str(out), *flags]
     found, err = interrupted(number, arguments, (out / "checkpoint.npz").is_file)
     assert found == code, err

@@ -100,7 +100,10 @@ def test_a_sweep_without_a_result_leaves_a_header(tmp_path: Path) -> None:
     result = run("sweep", "--lambdas", "1", "--seeds", "1", "--methods", "fairfed", "--epsilons", "3", *TINY,
                  "--out", str(tmp_path))  # fmt: skip
     assert result.exit_code == 1
-    header = "series,method,epsilon,value,runs,accuracy,accuracy_se,unfairness,unfairness_se,pareto,pareto_of_series\n"
+    header = (
+        "series,method,epsilon,value,runs,accuracy,accuracy_se,unfairness,unfairness_se,pareto,pareto_of_series,"
+        "same_answer,diverged\n"
+    )
     assert (tmp_path / "summary.csv").read_text() == header
 
 
