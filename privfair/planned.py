@@ -14,10 +14,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant.calibration import Channel
 from accountant.errors import InputError, NotThere
-from accountant.events import Composed, Repeated
+from accountant.events import Composed, Event, Repeated
+from privfair.arrays import FloatArray
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.datasets.registry import load as load_dataset
@@ -170,9 +172,9 @@ def even_counts(
     return tuple(Counts(n, _whole(n, shares, cells)) for n in each)
 
 
-def _whole(records: int, shares: np.ndarray, cells: Cells) -> np.ndarray:
+def _whole(records: int, shares: FloatArray, cells: Cells) -> NDArray[np.int64]:
     """The shares of so many records in whole numbers; of a partition they add up to all, for each attribute."""
-    counts = np.rint(records * shares).astype(np.int64)
+    counts: NDArray[np.int64] = np.rint(records * shares).astype(np.int64)
     if cells.notion.partition:
         for attribute in range(cells.attributes):
             own = [cell for c in cells.comparisons if c.attribute == attribute for cell in c.cells]
@@ -194,11 +196,14 @@ def counts_of(run: Path) -> tuple[Counts, ...]:
 
 def flat(channel: Channel) -> Channel:
     """The channel as so many releases of one event, where they are all the same."""
-    event, count = channel.event, channel.count
+    event: Event = channel.event
+    count = channel.count
     while True:
         if isinstance(event, Repeated):
-            event, count = event.event, count * event.count
-        elif isinstance(event, Composed) and event.events and len(set(event.events)) == 1:
-            event, count = event.events[0], count * len(event.events)
+            count *= event.count
+            event = event.event
+        elif isinstance(event, Composed) and len(set(event.events)) == 1:
+            count *= len(event.events)
+            event = event.events[0]
         else:
             return replace(channel, event=event, count=count)

@@ -17,6 +17,7 @@ from privfair.cli.books import JsonOption, json_number, shown
 from privfair.cli.console import Console, escape
 
 if TYPE_CHECKING:
+    from accountant.bounds import Method
     from accountant.calibration import Channel
     from accountant.events import Event
     from privfair.config import Config
@@ -387,9 +388,10 @@ def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedR
     free = [replace(channel, fixed=channel.name in options.fixed) for channel in run.channels]
     if all(channel.fixed for channel in free):
         return run
-    factor = search(free, given["epsilon"], given["delta"], str(given["method"])).factor
+    how: Method = "pld" if given["method"] == MethodName.PLD else "rdp"
+    factor = search(free, given["epsilon"], given["delta"], how).factor
     run = planned(factor)
-    while run.planner.price(run.channels)[given["method"] == MethodName.PLD] > given["epsilon"]:
+    while run.planner.price(run.channels)[how == "pld"] > given["epsilon"]:
         factor *= LEAST_STEP
         run = planned(factor)
     return run
@@ -427,30 +429,34 @@ def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_upd
         "retries": privacy.retries,
         "without_noise": [] if without_updates else list(planner.without_noise),
         "channels": {channel.name: _facts(run, channel, channel.name in fixed) for channel in run.channels},
-        "configuration": _configuration(run, target),
+        "configuration": None if without_updates else _configuration(run, target),
         "other_choices": others,
     }
 
 
 def _noise(run: PlannedRun) -> dict[str, float]:
     """The noise of every channel, in the units of its key in [privacy]."""
-    terms, fairness = run.terms, run.terms.fairness_noise
-    found = {
-        "counts": terms.counting and terms.counting.scale,
-        "predictions": terms.sharing and terms.sharing.noise.scale,
-        "embeddings": getattr(fairness, "multiplier", None),
-        "updates": terms.updates and terms.updates.noise_multiplier,
-        "evaluation": terms.evaluation and terms.evaluation.scale,
-    }
+    terms, found = run.terms, dict[str, float]()
+    if terms.counting is not None:
+        found["counts"] = terms.counting.scale
+    if terms.sharing is not None:
+        found["predictions"] = terms.sharing.noise.scale
+    if terms.embedding is not None:
+        found["embeddings"] = terms.embedding.noise.multiplier
+    if terms.updates is not None:
+        found["updates"] = terms.updates.noise_multiplier
     if terms.client_updates is not None:
         found["updates"] = terms.client_updates.noise.multiplier
-    return {name: value for name, value in found.items() if value is not None}
+    if terms.evaluation is not None:
+        found["evaluation"] = terms.evaluation.scale
+    return found
 
 
 def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
     """The tables with which a run has this very plan: all noise is given, and defaults are left out."""
     privacy = {NOISE_KEYS[name]: value for name, value in _noise(run).items()}
-    if target is not None and run.claim.pld <= target:  # a target that the plan misses would be refused
+    found = getattr(run.claim, run.config.privacy.target_method)
+    if target is not None and found <= target:  # a target that the plan misses would be refused
         privacy = {"epsilon": target, **privacy}
     tables = run.config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     tables["privacy"] = {**tables["privacy"], "epsilon": None, **privacy}
@@ -459,7 +465,7 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 
 def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
-    from accountant.events import Composed
+    from accountant.events import Composed, Mechanism
     from privfair.planned import flat
 
     channel = flat(channel)
@@ -467,15 +473,16 @@ def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     parts = event.events if isinstance(event, Composed) else (event,)
     dearest = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
     mechanism: Event = getattr(dearest, "event", dearest)
-    scale, unit = _noise(run).get(channel.name), getattr(mechanism, "noise_scale", None)
-    sensitivity = getattr(mechanism, "sensitivity", None)
+    scale, sensitivity = _noise(run).get(channel.name), None
+    if scale is not None and isinstance(mechanism, Mechanism):  # its own numbers may be in steps of a grid
+        sensitivity = mechanism.sensitivity * scale / mechanism.noise_scale
     by_rdp, by_pld = run.planner.price([channel])
     return {
         "mechanism": mechanism.kind,
         "releases": channel.count * max(1, len(parts)),
         "rate": getattr(dearest, "rate", 1.0),
         "noise_scale": scale,
-        "sensitivity": None if None in (scale, unit, sensitivity) else sensitivity * scale / unit,
+        "sensitivity": sensitivity,
         "fixed": fixed,
         "epsilon_alone": json_number(by_pld if run.config.privacy.target_method == "pld" else by_rdp),
         "event": event.to_json(),
@@ -510,7 +517,7 @@ def _print(answer: dict[str, Any], *, from_file: bool) -> None:
     console.print(table)
     for line in [*_explained(answer), *answer["notes"]]:
         console.print(line, style="dim", markup=False)
-    if not from_file:
+    if answer["configuration"] and not from_file:
         _print_configuration(console, answer["configuration"])
     _print_choices(console, answer)
 
@@ -520,6 +527,8 @@ def _explained(answer: dict[str, Any]) -> list[str]:
     lost = answer["retries"]
     room = f"with {lost} repeated release{'s' if lost != 1 else ''} of each client and channel after a crash (retries)"
     found = [f"This is what privfair train plans and prints: everything of all rounds, {room}."]
+    if answer["configuration"] is None:
+        found = [f"Of these channels alone, {room}. Training sends updates too, and costs more."]
     if answer["plan"] == "two phases":
         found.append(
             "The plan has two phases: ε is the target whatever counts are released. Noise, rates and the other choices "

@@ -15,6 +15,7 @@ from privfair.mechanisms.vector_noise import VectorNoise
 from privfair.privacy.by_pld import by_pld
 from privfair.privacy.planning import Planner
 from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES
+from privfair.reports.numbers import shown
 from privfair.terms import ClientUpdates, PrivateEmbedding, Terms
 
 NO_GAP = (
@@ -32,8 +33,8 @@ def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: boo
 
     def add(channel: str, noise: str, sampling: str, event: Event | None = None) -> None:
         epsilon = by_pld(planned.get(channel, Nothing()) if event is None else event, delta)
-        shown = epsilon if math.isfinite(epsilon) else None
-        channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": shown})
+        finite = epsilon if math.isfinite(epsilon) else None
+        channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": finite})
 
     if terms.counting is not None:
         add(COUNTS, f"{terms.counting.kind}, {terms.counting.scale:.3g} records", "once, all records")
@@ -82,8 +83,9 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
         kind = "made in two phases, from released counts," if claim.two_phases else "fixed beforehand"
         spare = f"{privacy.retries} release" + ("s" if privacy.retries != 1 else "")
         lines.append(
-            f"Together ε = {claim.pld:.4g} by PLD, {claim.rdp:.4g} by RDP at δ = {claim.delta:g}; the plan is {kind} "
-            f"and has room for {spare} of each client and channel lost in a crash (privacy.retries), as has each line."
+            f"Together ε = {shown(claim.pld)} by PLD, {shown(claim.rdp)} by RDP at δ = {claim.delta:g}; the plan is "
+            f"{kind} and, as each line, has room for {spare} of each client and channel lost in a crash "
+            "(privacy.retries)."
         )
     if claim is not None and claim.delta != privacy.delta:
         lines.append(

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import privfair
 from privfair.cli import app, calibrate
+from privfair.reports.numbers import shown
 from privfair.summary import summarise
 from tests.test_absence import PRIVATE, second_in_round_one, trained
 from tests.test_absence import config as absent_config
@@ -141,7 +142,7 @@ def test_calibrate_prices_what_train_plans(tmp_path: Path, name: str) -> None:
     if found["method"] == "pld" and not two_phases:
         assert alone == pytest.approx({c: facts["epsilon_alone"] for c, facts in found["channels"].items()}, rel=1e-9)
     claim = privacy["epsilon_of_plan"]
-    assert f"Together ε = {claim['pld']:.4g} by PLD, {claim['rdp']:.4g} by RDP" in " ".join(plans[0]["notes"])
+    assert f"Together ε = {shown(claim['pld'])} by PLD, {shown(claim['rdp'])} by RDP" in " ".join(plans[0]["notes"])
     audited = json.loads(CliRunner().invoke(app, audit_of(tmp_path)).stdout)
     require_one_figure(privacy, audited)
     # what was released is never more than what was planned
