@@ -1,32 +1,32 @@
 """What one training run with many canaries refutes: a pair (ε, δ), or a whole trade-off curve.
 
 m canaries are each put in by a fair coin. The attacker sees the outcome and guesses r of the coins, abstaining on the
-others; v guesses are right. Several independent runs with canaries of their own are one run with all of them: neighbours
-differ in one canary of one run. How many guesses are made must not depend on the coins.
+others; v guesses are right. Several independent runs with canaries of their own are one run with all of them:
+neighbours differ in one canary of one run. How many guesses are made must not depend on the coins.
 
 A pair (ε, δ) (Steinke, Nasr & Jagielski 2023, arXiv 2305.08846v1, Theorem 5.2). The number of right guesses is hardly
 larger than that of randomised response, W ~ Binomial(r, q) with q = e^ε/(1 + e^ε):
 
     P[right ≥ v] ≤ P[W ≥ v] + 2 m δ · max over i = 1 … m of P[v − i ≤ W < v]/i.
 
-A trade-off curve (after Mahloujifar, Melis & Chaudhuri 2024, arXiv 2410.22235v1, Theorem 3.2 and algorithm 3). Let F(α) be
-the largest hit rate that the claim allows at the false-alarm rate α, in both directions: concave and increasing. Let
+A trade-off curve (after Mahloujifar, Melis & Chaudhuri 2024, arXiv 2410.22235v1, Theorem 3.2 and algorithm 3). Let F(α)
+be the largest hit rate that the claim allows at the false-alarm rate α, in both directions: concave and increasing. Let
 p_j = P[right = j] and, for a threshold i,
 
     R_i = Σ_{j ≥ i} j·p_j,   H_i = Σ_{j ≥ i} (r − j)·p_j,   S_i = P[right ≥ i],   so that R_i + H_i = r·S_i.
 
 Theorem: R_i/m ≤ F(H_{i−1}/m). Proof: fix all coins but that of canary k, and let E be the set of outcomes at which the
-guess of k is right and at least i − 1 other guesses are. If the coin of k falls the other way, E is where the guess of k
-is wrong and at least i − 1 guesses are right. So P[E] ≤ F(P[E with the other coin]). Take the mean over all coins and all
-k: by Jensen's inequality it goes into F, and the means are R_i/m (a canary is one of the j right guesses with
+guess of k is right and at least i − 1 other guesses are. If the coin of k falls the other way, E is where the guess of
+k is wrong and at least i − 1 guesses are right. So P[E] ≤ F(P[E with the other coin]). Take the mean over all coins and
+all k: by Jensen's inequality it goes into F, and the means are R_i/m (a canary is one of the j right guesses with
 probability j/m) and H_{i−1}/m.
 
 Hence H_{i−1} ≥ m·G(R_i/m), where G is the inverse of F. Given (S_i, R_i), p_{i−1} must be so large that this holds; let
 it be exactly so large, and S_0 is the least that it can be. For let R* − R ≥ i·(S* − S) ≥ 0 for two states at level i.
 The least S at level i − 1 is max(S, (m·G(R/m) + R − (i−1)·S)/(r − i + 1)), which grows from one state to the other, as
-R* − R ≥ (i−1)·(S* − S); and the order holds again one level down, since R grows there by i − 1 times what S does. A larger
-p_{i−1} than necessary, a larger S_v, and right guesses beyond v are all larger states. As S_0 = 1, P[right ≥ v] = S_v is
-at most the t for which the chain that begins with S_v = t, R_v = v·t ends in S_0 = 1.
+R* − R ≥ (i−1)·(S* − S); and the order holds again one level down, since R grows there by i − 1 times what S does. A
+larger p_{i−1} than necessary, a larger S_v, and right guesses beyond v are all larger states. As S_0 = 1, P[right ≥ v]
+= S_v is at most the t for which the chain that begins with S_v = t, R_v = v·t ends in S_0 = 1.
 
 That is all that one run can show: a mechanism that is silent with probability 1 − t and answers each coin by randomised
 response otherwise keeps the curve as long as t·q ≤ F(t·(1 − q)), and has t·P[W ≥ v]. Many runs show more, for they are
@@ -118,8 +118,8 @@ def one_run_accuracy(canaries: int, guesses: int, claim: TradeOff) -> float:
 def many_runs_p_value(seen: Sequence[tuple[ArrayLike, float]]) -> float:
     """How likely such shares of right guesses of independent runs are at most, if their means are as allowed.
 
-    `seen`: for each rule of guessing the shares of all runs, and the mean that is allowed. The products of several rules
-    and several λ are averaged: the mean of that is at most 1 as well, and nothing need be chosen.
+    `seen`: for each rule of guessing the shares of all runs, and the mean that is allowed. The products of several
+    rules and several λ are averaged: the mean of that is at most 1 as well, and nothing need be chosen.
     """
     products = []
     for shares, allowed in seen:

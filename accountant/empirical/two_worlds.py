@@ -5,8 +5,8 @@ which number, which side of which threshold. On the others, which had no part in
 right; limits on those counts need no correction for the choice.
 
 Three figures are judged, each with a third of the probability of being wrong: ε without assumption, the pair of rates
-against the claim's trade-off curve, and the number of right guesses against the most that the curve allows. The last two
-are exact tests (`rates_p_value`, `accuracy_p_value`).
+against the claim's trade-off curve, and the number of right guesses against the most that the curve allows. The last
+two are exact tests (`rates_p_value`, `accuracy_p_value`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Distinguished:
     allowed_accuracy: float
     """How often the claim allows it to be right at most."""
     p_value: float
-    """How likely such rates, and so many right guesses, are at most if the claim holds: the smaller of both, tripled."""
+    """How likely such rates, and so many right guesses, are at most if the claim holds: the smaller, tripled."""
     level: float
     releases: int
     counted: int
@@ -115,9 +115,9 @@ def distinguish(absent: ArrayLike, present: ArrayLike, claim: Event, delta: floa
 def accuracy_p_value(seen: Rates, most: float) -> float:
     """How likely so many right guesses are at most, if the mean of the two rates of right guesses is at most `most`.
 
-    The number of right guesses is a sum of independent trials of two kinds. Among all such sums with the same mean, that
-    of equal trials has the heaviest tail from one above the mean on (Hoeffding 1956, theorem 5), and the tail grows with
-    the mean. Where there are as many releases of either kind the mean is at most `most` times all of them.
+    The number of right guesses is a sum of independent trials of two kinds. Among all such sums with the same mean,
+    that of equal trials has the heaviest tail from one above the mean on (Hoeffding 1956, theorem 5), and the tail
+    grows with the mean. Where there are as many releases of either kind the mean is at most `most` times all of them.
     """
     from scipy.stats import binom
 
@@ -132,21 +132,24 @@ def rates_p_value(seen: Rates, claim: TradeOff) -> float:
 
     At a true false-alarm rate a, so few alarms have the probability A(a) and so many hits at most B(a); each is below
     p/2 with probability at most p/2. The largest smaller one of both over all a, doubled, is the answer: A falls and B
-    grows with a.
+    grows with a. Releases of several clients may have rates of their own: the curve is concave, so it bounds the means
+    of their rates, too, and as in `accuracy_p_value` equal rates have the heaviest tails.
     """
     from scipy.stats import binom
+
+    def few(alarm: float) -> float:
+        below = seen.alarms <= seen.absent * alarm - 1
+        return float(binom.cdf(seen.alarms, seen.absent, alarm)) if below else 1.0
+
+    def many(alarm: float) -> float:
+        hit = float(claim.most_hits(alarm))
+        return float(binom.sf(seen.hits - 1, seen.present, hit)) if seen.hits >= seen.present * hit + 1 else 1.0
 
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = 0.5 * (low + high)
-        few = binom.cdf(seen.alarms, seen.absent, middle)
-        many = binom.sf(seen.hits - 1, seen.present, float(claim.most_hits(middle)))
-        low, high = (middle, high) if few > many else (low, middle)
-    both = [
-        min(binom.cdf(seen.alarms, seen.absent, a), binom.sf(seen.hits - 1, seen.present, float(claim.most_hits(a))))
-        for a in (low, high)
-    ]
-    return float(min(1.0, 2.0 * max(both)))
+        low, high = (middle, high) if few(middle) > many(middle) else (low, middle)
+    return float(min(1.0, 2.0 * max(min(few(a), many(a)) for a in (low, high))))
 
 
 def _choose(absent: Array, present: Array, claim: TradeOff, delta: float, level: float) -> tuple[Rule, Rule, Rule]:
