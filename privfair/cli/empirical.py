@@ -80,10 +80,10 @@ def print_findings(console: Console, found: Findings) -> None:
         f"probability of at most {1 - found.confidence:.2g}, all tests together",
         soft_wrap=True,
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("attack", no_wrap=True)
     table.add_column("seen by", no_wrap=True)
-    for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "p", "trials", "clients", "s"):
+    for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "p", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for one in found.findings:
@@ -93,6 +93,14 @@ def print_findings(console: Console, found: Findings) -> None:
     if found.collusion is not None:
         table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
     console.print(table)
+    clients = max((one.clients for one in found.findings), default=1)
+    if clients > 1:
+        console.print(
+            f"{clients} clients were attacked in every trial but those of canaries, run and holder, each by itself and "
+            "all together.",
+            style="dim",
+            soft_wrap=True,
+        )
     for name, reason in found.skipped:
         console.print(f"{name}: {escape(reason)}", style="dim", soft_wrap=True)
     console.print(f"[bold]{escape(found.sentence)}[/]", soft_wrap=True)
@@ -115,7 +123,7 @@ def _row(one: Finding) -> list[str]:
     return [
         *(one.channel, escape(one.adversary), _down(one.lower), shown(one.upper)),
         *(f"{100 * one.accuracy:.1f}", f"{100 * one.allowed_accuracy:.1f}", _chance(one.p_value)),
-        *(trials, str(one.clients), f"{one.seconds:.0f}", f"[{colour}]{one.verdict}[/]"),
+        *(trials, f"[{colour}]{one.verdict}[/]"),
     ]
 
 

@@ -91,30 +91,37 @@ class Attack(Protocol):
 class Worlds:
     """The plan's clients twice, with the attacked record and without it, behind the configured engine.
 
-    One client more, the bystander, never has the record: whoever sees both messages can take the bystander's off, which
-    helps only where two clients have the same noise.
+    Where there are several clients, one more, the bystander, never has the record: whoever sees both messages can take
+    the bystander's off, which helps only where two clients have the same noise.
     """
 
-    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData) -> None:
-        """The data of every attacked client in either case; names are the plan's."""
+    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, helpers: int = 0) -> None:
+        """The data of every attacked client in either case; names are the plan's. `helpers`: more without records."""
         self.names = subject.clients
-        bystander = ClientData("bystander", absent.train, absent.test)
-        holders = [*(ClientData(client, present.train, present.test) for client in self.names), bystander]
-        self.setting = subject.setting(holders, name)
-        having = all_clients(self.setting)
-        lacking = [twin(self.setting, absent.train, k, absent.test) for k in range(len(self.names))]
-        self.present, self.absent = having[0], lacking[0]
-        self._backend = backend_of(self.setting, [*having, *lacking])
-
-    def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R]:
-        """Every client's reply, with its record where its coin says so; and the bystander's."""
         count = len(self.names)
-        members = [k if there else count + 1 + k for k, there in enumerate(coins)]
-        replies: list[Any] = self._backend.exchange([*members, count], lambda _: request)
+        holders = [ClientData(client, present.train, present.test) for client in self.names]
+        if count > 1:
+            holders.append(ClientData("bystander", absent.train, absent.test))
+        none = present.train.take([])
+        self.setting = subject.setting(
+            [*holders, *(ClientData(f"helper{k}", none, none) for k in range(helpers))], name
+        )
+        having = all_clients(self.setting)
+        self.helpers = having[len(holders) :]
+        lacking = [twin(self.setting, absent.train, k, absent.test) for k in range(count)]
+        self.present, self.absent = having[0], lacking[0]
+        self._bystander = [2 * count] if count > 1 else []
+        self._backend = backend_of(self.setting, [*having[:count], *lacking, *having[count : len(holders)]])
+
+    def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R | None]:
+        """Every client's reply, with its record where its coin says so; and the bystander's, if there is one."""
+        count = len(self.names)
+        members = [k if there else count + k for k, there in enumerate(coins)]
+        replies: list[Any] = self._backend.exchange([*members, *self._bystander], lambda _: request)
         for reply in replies:
             if not isinstance(reply, kind):
                 raise TypeError(type(reply).__name__)
-        return replies[:-1], replies[-1]
+        return replies[:count], replies[count] if self._bystander else None
 
     def claim(self, requests: Sequence[Request], cells: Sequence[int]) -> Claimed:
         """What the first client's ledger says of these requests, for a record of these cells."""

@@ -59,7 +59,7 @@ class _NoisyCounts:
         """One message of every client."""
         kind: type[Counts | Evaluation] = Counts if isinstance(self._request, CountsRequest) else Evaluation
         replies, other = self._worlds.ask(present, self._request, kind)
-        beside = self._released(other)[self._moved].sum()
+        beside = 0.0 if other is None else self._released(other)[self._moved].sum()
         rows = []
         for reply in replies:
             found = self._released(reply)

@@ -24,7 +24,7 @@ from privfair.empirical.attack import (
     claimed,
     only_trained,
 )
-from privfair.empirical.subject import FEATURES, Subject, all_clients
+from privfair.empirical.subject import FEATURES, Subject
 from privfair.messages import Embeddings, EmbeddingsRequest, Parameters
 from privfair.privacy.pricing import EMBEDDINGS
 from privfair.randomness import stream
@@ -69,13 +69,9 @@ class EmbeddingsAttack:
         end[0, 0] = FAR
         self._record, opposite = subject.records(end), subject.records(-end)
         lacking = opposite if subject.replaces else self._record.take([])
-        self._worlds = Worlds(_alone(subject), self.channel, only_trained(self._record), only_trained(lacking))
-        self._helpers: list[Client] = []
-        if subject.cohort > 1:
-            none = only_trained(self._record.take([]))
-            holders = [ClientData(f"other{k}", none.train, none.test) for k in range(subject.cohort - 1)]
-            self._helping = subject.setting(holders, f"{self.channel}-others")
-            self._helpers = all_clients(self._helping)
+        both = only_trained(self._record), only_trained(lacking)
+        self._worlds = Worlds(_alone(subject), self.channel, *both, helpers=subject.cohort - 1)
+        self._helpers = self._worlds.helpers
         self._cells = cells_of(self._worlds.present)
         count = len(self._worlds.setting.cells)
         self._rest = [c for c in range(count) if c not in self._cells][:MOST_OTHERS]
@@ -124,7 +120,8 @@ class EmbeddingsAttack:
         Two of different rounds, of different clients, and of different cells.
         """
         rounds = [self._worlds.ask(present, request, Embeddings) for request in self._requests]
-        beside = self._open(rounds[0][1].contribution)
+        other = rounds[0][1]
+        beside = np.zeros_like(self._directions[0]) if other is None else self._open(other.contribution)
         rows = []
         for k in range(len(present)):
             own = [replies[k].contribution for replies, _ in rounds]
@@ -162,10 +159,8 @@ class EmbeddingsAttack:
         return [sum(along), along[0], float(length), differ, along[0] - float(beside @ self._directions[0]), *against]
 
     def close(self) -> None:
-        """Close the ledgers."""
+        """Close the ledger."""
         self._worlds.close()
-        if self._helpers and self._helping.private is not None:
-            self._helping.private.close()
 
 
 def _alone(subject: Subject) -> Subject:

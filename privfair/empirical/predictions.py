@@ -91,7 +91,7 @@ class PredictionsAttack:
     def trial(self, present: Coins) -> FloatArray:
         """Log-likelihood ratio of all messages; of the first; their lengths; how two rounds, clients, cells differ."""
         rounds = [self._worlds.ask(present, request, Scores) for request in self._requests]
-        beside = self._first(rounds[0][1])
+        beside = 0.0 if rounds[0][1] is None else self._first(rounds[0][1])
         rows = []
         for k in range(len(present)):
             replies = [of_all[k] for of_all, _ in rounds]

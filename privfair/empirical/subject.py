@@ -204,10 +204,11 @@ def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
     scales = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
     if not any(privacy.get(k) for k in scales):
         raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
-    tables = config.as_tables() | {
-        "privacy": {k: v for k, v in privacy.items() if v is not None},
-        "aggregation": {k: v for k, v in config.as_tables()["aggregation"].items() if k != "keys"},
-    }
+    tables = config.as_tables()
+    tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
+    tables["aggregation"].pop("keys", None)
+    if terms.noise_is_shared:  # every trial asks a whole cohort: without encryption, which would take minutes
+        tables["aggregation"] |= {"scheme": "plain", "quantise": True}
     return Config.build(tables)
 
 

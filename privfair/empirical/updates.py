@@ -110,7 +110,7 @@ class UpdatesAttack:
         rows = np.zeros((len(present), 5))
         for number, request in enumerate(self._requests):
             replies, other = self._worlds.ask(present, request, Update)
-            beside_it = self._seen(other)[0] if number == 0 else 0.0
+            beside_it = 0.0 if other is None else self._seen(other)[0]
             for row, reply in zip(rows, replies, strict=True):
                 seen, size = self._seen(reply)
                 row += [self._steps.log_ratio(seen), seen, size, len(reply.contribution), 0.0]
@@ -227,7 +227,7 @@ class ClientsAttack:
                 seen = self._seen(reply)
                 row += [seen, 0.0, len(reply.contribution), 0.0]
                 if number == 0:
-                    row[1], row[3] = seen, seen - self._seen(other)
+                    row[1], row[3] = seen, seen - (0.0 if other is None else self._seen(other))
         return rows
 
     def _seen(self, reply: Update) -> float:
