@@ -5,20 +5,31 @@ upper bound, whatever was proved. Nothing here knows torch or privfair; an attac
 """
 
 from accountant.empirical.intervals import at_least, at_most
-from accountant.empirical.one_run import one_run_epsilon, one_run_p_value
+from accountant.empirical.one_run import (
+    many_runs_p_value,
+    one_run_accuracy,
+    one_run_curve_p_value,
+    one_run_epsilon,
+    one_run_p_value,
+)
 from accountant.empirical.rates import Rates, epsilon_from_rates
 from accountant.empirical.tradeoff import TradeOff, implied_factor
-from accountant.empirical.two_worlds import Distinguished, distinguish
+from accountant.empirical.two_worlds import Distinguished, accuracy_p_value, distinguish, rates_p_value
 
 __all__ = [
     "Distinguished",
     "Rates",
     "TradeOff",
+    "accuracy_p_value",
     "at_least",
     "at_most",
     "distinguish",
     "epsilon_from_rates",
     "implied_factor",
+    "many_runs_p_value",
+    "one_run_accuracy",
+    "one_run_curve_p_value",
     "one_run_epsilon",
     "one_run_p_value",
+    "rates_p_value",
 ]

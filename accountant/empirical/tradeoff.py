@@ -50,6 +50,13 @@ class TradeOff:
         found: Array = np.clip(np.minimum(first, second).min(axis=-1), 0.0, 1.0)
         return found
 
+    def least_alarms(self, hit: float) -> float:
+        """The smallest false-alarm rate at which the claim allows this hit rate: the inverse of `most_hits`.
+
+        The curve is that of both directions, so its inverse is its mirror image.
+        """
+        return max(0.0, 1.0 - float(self.most_hits(1.0 - hit)))
+
     @property
     def most_accuracy(self) -> float:
         """How often at most somebody guesses right whether the record is there, where a coin is right half the time."""

@@ -54,13 +54,15 @@ def audit(
     ] = None,
     channel: Annotated[
         list[str] | None,
-        typer.Option(help="With --empirical: counts, predictions, embeddings, updates, canaries, run."),
+        typer.Option(
+            help="With --empirical: counts, predictions, updates, canaries, run, … (default: all that apply)."
+        ),
     ] = None,
     trials: Annotated[
         int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
     ] = TRIALS,
     minutes: Annotated[
-        float, typer.Option(help="With --empirical: stop after so long, but for 80 trials an attack.")
+        float, typer.Option(help="With --empirical: stop after so long, but for the fewest trials of each attack.")
     ] = MINUTES,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,7 +75,7 @@ def audit(
     were changed, or that a given statement says less than its rows.
 
     With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
-    code 1 means that it is more than was claimed.
+    code 1 means that a claim is violated: more was seen than it allows, and than chance explains.
 
     Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
     """

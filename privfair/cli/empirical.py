@@ -16,6 +16,8 @@ from rich.table import Table
 from privfair.cli.books import shown
 from privfair.cli.console import Console, escape
 
+COLOURS = {"consistent": "green", "inconclusive": "yellow", "violated": "red"}
+
 if TYPE_CHECKING:
     from privfair.empirical.findings import Finding, Findings
 
@@ -30,7 +32,7 @@ def empirical_audit(
     figure: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Print the measured lower bound on ε beside the claimed upper bound; exit code 1 if it exceeds it."""
+    """Print what the attacks saw beside what is claimed; exit code 1 if, and only if, a claim is violated."""
     import torch
 
     from privfair.empirical.audit import Effort, audit
@@ -47,6 +49,11 @@ def empirical_audit(
             found = audit(subject, effort, channels)
             print(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False))
         else:
+            Console(stderr=True, highlight=False).print(
+                f"Attacking for about {minutes:g} minutes (--minutes); longer only where the fewest trials need more.",
+                style="dim",
+                soft_wrap=True,
+            )
             with _progress() as progress:
                 tasks: dict[str, object] = {}
 
@@ -68,15 +75,16 @@ def empirical_audit(
 def print_findings(console: Console, found: Findings) -> None:
     """The findings as a table, the sentence about membership, the verdict, and what it does not show."""
     console.print(
-        f"[bold]Empirical audit[/]   δ = {found.delta:g}, neighbours: {found.adjacency}; all lower bounds together at "
-        f"{100 * found.confidence:g}% confidence",
+        f"[bold]Empirical audit[/]   δ = {found.delta:g}, neighbours: {found.adjacency}; a false alarm has a "
+        f"probability of at most {1 - found.confidence:.2g}, all tests together",
         soft_wrap=True,
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("attack", no_wrap=True)
     table.add_column("seen by", no_wrap=True)
-    for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "trials", "s"):
+    for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "p", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for one in found.findings:
         table.add_row(*_row(one))
     table.add_section()
@@ -84,34 +92,43 @@ def print_findings(console: Console, found: Findings) -> None:
     if found.collusion is not None:
         table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
     console.print(table)
+    clients = max((one.clients for one in found.findings), default=1)
+    if clients > 1:
+        console.print(
+            f"{clients} clients were attacked in every trial but those of canaries, run and holder, each by itself and "
+            "all together.",
+            style="dim",
+            soft_wrap=True,
+        )
     for name, reason in found.skipped:
         console.print(f"{escape(name)}: {escape(reason)}", style="dim", soft_wrap=True)
     console.print(f"[bold]{escape(found.sentence)}[/]", soft_wrap=True)
-    console.print(f"[bold {'green' if found.fine else 'red'}]{escape(found.verdict)}[/]", soft_wrap=True)
+    console.print(f"[bold {COLOURS[found.outcome]}]{escape(found.verdict)}[/]", soft_wrap=True)
     from privfair.empirical.findings import NOT_SHOWN
 
     for line in (
         "White-box: every message of the client, and the models between. Black-box: the final model alone.",
-        "The larger of two bounds is told: one rests on nothing, one on the stated law of the noise (--json has both).",
+        "p: how likely such guesses are at most if the claim holds. Violated: p is below this attack's part of the "
+        "false alarms, or ε ≥ exceeds the claim. Inconclusive: right more often than allowed; chance can explain it.",
+        "ε ≥: the larger of two bounds; one rests on nothing, one on the stated law of the noise (--json has both).",
         *NOT_SHOWN,
     ):
         console.print(f"• {line}", style="dim", soft_wrap=True)
 
 
 def _row(one: Finding) -> list[str]:
-    lower = f"[bold red]{_down(one.lower)}[/]" if one.contradicts else _down(one.lower)
-    right, allowed = f"{100 * one.accuracy:.0f}", f"{100 * one.allowed_accuracy:.0f}"
+    colour = COLOURS[one.verdict]
     trials = f"{one.trials:,}" if one.channel != "canaries" else f"{one.trials:,} runs"
     return [
-        escape(one.channel),
-        escape(one.adversary),
-        lower,
-        shown(one.upper),
-        right,
-        allowed,
-        trials,
-        f"{one.seconds:.0f}",
+        *(escape(one.channel), escape(one.adversary), _down(one.lower), shown(one.upper)),
+        *(f"{100 * one.accuracy:.1f}", f"{100 * one.allowed_accuracy:.1f}", _chance(one.p_value)),
+        *(trials, f"[{colour}]{one.verdict}[/]"),
     ]
+
+
+def _chance(p_value: float) -> str:
+    """A p-value for people, never rounded down to nothing."""
+    return f"{p_value:.2f}" if p_value >= 0.01 else f"{p_value:.0e}" if p_value > 1e-99 else "<1e-99"
 
 
 def _down(value: float) -> str:

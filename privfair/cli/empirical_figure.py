@@ -24,7 +24,7 @@ def write_findings(found: Findings, path: Path) -> None:
     FigureCanvasAgg(figure)
     epsilon, right = figure.subplots(1, 2, sharey=True)
     for place, one in enumerate(found.findings):
-        colour = COLOURS[1] if one.contradicts else COLOURS[0]
+        colour = COLOURS[1] if one.verdict == "violated" else COLOURS[0]
         if math.isfinite(one.upper):
             epsilon.barh(place, one.upper, color="0.88")
         epsilon.barh(place, one.lower, height=0.4, color=colour)

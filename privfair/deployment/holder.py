@@ -19,6 +19,7 @@ from privfair.attendance import singles
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
+from privfair.datasets.records import Federation
 from privfair.deployment import memory as storage
 from privfair.deployment.agreement import Declined
 from privfair.deployment.envelopes import (
@@ -50,14 +51,14 @@ RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 class Holder:
     """One data holder. `handle` is its only door."""
 
-    def __init__(self, config: Config, name: str, folder: Path) -> None:
-        """Load the records and the key; nothing is told yet."""
+    def __init__(self, config: Config, name: str, folder: Path, federation: Federation | None = None) -> None:
+        """Load the records and the key; nothing is told yet. `federation`: instead of the configured records."""
         names = holders(config)
         if name not in names:
             raise InputError("client", f"must be one of run.clients, {', '.join(names)}", name)
         require_decided(config)
         self.config, self.name, self.folder, self.me = config, name, folder, names.index(name)
-        self.federation = own_records(config, name)
+        self.federation = own_records(config, name) if federation is None else federation
         self.parts = Parts.of(config, self.federation.schema, len(names))
         if self.parts.planner is not None:
             self.parts.planner.require_delta()

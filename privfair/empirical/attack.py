@@ -1,24 +1,35 @@
-"""What every attack promises, and how its claim is read from the ledger."""
+"""What every attack promises, the clients it asks, and how its claim is read from the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from accountant.events import Composed, Event, Repeated
 from accountant.spending import Spend
-from privfair.empirical.subject import Subject
+from privfair.arrays import FloatArray
+from privfair.clients.client import Client
+from privfair.datasets.records import ClientData, Records
+from privfair.empirical.subject import Subject, all_clients, backend_of, twin
 from privfair.messages import Request
 from privfair.privacy.books import cell_labels
 from privfair.privacy.by_pld import pld_or_rdp
+from privfair.privacy.planning import Planner
 from privfair.privacy.statement import account
 from privfair.setting import Setting
+
+Coins = NDArray[np.bool_]
+MOST_OTHERS = 8  # cells beside the record's whose noise is compared with its own
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """What the ledger says the attacked record pays: the events, and their ε as the accountant tells it."""
+    """What the ledger says the attacked record pays: the events, and their ε as the accountant computes it."""
 
     event: Event
     epsilon: float
@@ -36,6 +47,8 @@ class Attack(Protocol):
     channel: ClassVar[str]
     about: ClassVar[str]
     """What is compared, in a sentence for people."""
+    fewest: ClassVar[int]
+    """Trials of each dataset, however little time there is."""
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
@@ -51,6 +64,11 @@ class Attack(Protocol):
         """Which of a trial's numbers each adversary has, by the adversary's name."""
         ...
 
+    @property
+    def clients(self) -> Sequence[str]:
+        """Who is attacked: each client by itself, all in the same trial."""
+        ...
+
     def claim(self) -> Claimed:
         """What everything that a trial releases costs, by the ledger; written by the desk, for the same requests.
 
@@ -58,13 +76,72 @@ class Attack(Protocol):
         """
         ...
 
-    def trial(self, present: bool) -> Sequence[float]:
-        """Fresh releases with or without the record, as numbers that are larger where it seems to be there."""
+    def trial(self, present: Coins) -> FloatArray:
+        """Fresh releases of every client with or without its record, as (clients, numbers).
+
+        Numbers are larger where the record seems to be there, or smaller: the test finds out.
+        """
         ...
 
     def close(self) -> None:
         """Close the ledger."""
         ...
+
+
+class Worlds:
+    """The plan's clients twice, with the attacked record and without it, behind the configured engine.
+
+    Where there are several clients, one more, the bystander, never has the record: whoever sees both messages can take
+    the bystander's off, which helps only where two clients have the same noise.
+    """
+
+    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, helpers: int = 0) -> None:
+        """The data of every attacked client in either case; names are the plan's. `helpers`: more without records."""
+        self.names = subject.clients
+        count = len(self.names)
+        holders = [ClientData(client, present.train, present.test) for client in self.names]
+        if count > 1:
+            holders.append(ClientData("bystander", absent.train, absent.test))
+        none = present.train.take([])
+        self.setting = subject.setting(
+            [*holders, *(ClientData(f"helper{k}", none, none) for k in range(helpers))], name
+        )
+        having = all_clients(self.setting)
+        self.helpers = having[len(holders) :]
+        lacking = [twin(self.setting, absent.train, k, absent.test) for k in range(count)]
+        self.present, self.absent = having[0], lacking[0]
+        self._bystander = [2 * count] if count > 1 else []
+        self._backend = backend_of(self.setting, [*having[:count], *lacking, *having[count : len(holders)]])
+
+    def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R | None]:
+        """Every client's reply, with its record where its coin says so; and the bystander's, if there is one."""
+        count = len(self.names)
+        members = [k if there else count + k for k, there in enumerate(coins)]
+        replies: list[Any] = self._backend.exchange([*members, *self._bystander], lambda _: request)
+        for reply in replies:
+            if not isinstance(reply, kind):
+                raise TypeError(type(reply).__name__)
+        return replies[:count], replies[count] if self._bystander else None
+
+    def claim(self, requests: Sequence[Request], cells: Sequence[int]) -> Claimed:
+        """What the first client's ledger says of these requests, for a record of these cells."""
+        asked(self.setting, requests)
+        return claimed(self.setting, cells)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self.setting.private is not None:
+            self.setting.private.close()
+
+
+def only_trained(records: Records) -> ClientData:
+    """A client with these training records, and none to test on."""
+    return ClientData("attacked", records, records.take([]))
+
+
+def cells_of(client: Client, row: int = -1) -> list[int]:
+    """The cells of one training record."""
+    return [int(c) for c in np.flatnonzero(client.data.membership[row])]
 
 
 def asked(setting: Setting, requests: Sequence[Request]) -> None:
@@ -78,13 +155,14 @@ def claimed(setting: Setting, cells: Sequence[int]) -> Claimed:
     private = setting.private
     if private is None:
         raise ValueError("only private runs are attacked")
-    spends = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
-    labels = {"", *(cell_labels(setting.cells, setting.federation.schema)[cell] for cell in cells)}
-    accountant = account(spends, private.planner.neighbouring)
-    delta = setting.config.privacy.delta
-    epsilon = pld_or_rdp(lambda method: accountant.epsilon(delta, method))
-    return Claimed(_event([spend for spend in spends if spend.group in labels]), epsilon)
+    rows = [spend for _, spend in private.books.ledger.spends(run=private.books.run)]
+    labels = cell_labels(setting.cells, setting.federation.schema)
+    paid = {"", *(labels[cell] for cell in cells)}
+    return priced([row for row in rows if row.group in paid], private.planner, setting.config.privacy.delta)
 
 
-def _event(spends: Sequence[Spend]) -> Event:
-    return Composed(tuple(Repeated(spend.event, spend.count) for spend in spends))
+def priced(spends: Sequence[Spend], planner: Planner, delta: float) -> Claimed:
+    """What these rows of a ledger claim at δ."""
+    accountant = account(spends, planner.neighbouring)
+    event = Composed(tuple(Repeated(spend.event, spend.count) for spend in spends))
+    return Claimed(event, pld_or_rdp(lambda method: accountant.epsilon(delta, method)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,16 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from accountant.empirical.tradeoff import TradeOff
-from accountant.empirical.two_worlds import FEWEST, distinguish
+from accountant.empirical.two_worlds import FEWEST, Distinguished, distinguish
 from accountant.errors import InputError
+from accountant.events import Event
+from privfair.arrays import FloatArray
 from privfair.empirical.attack import Attack
 from privfair.empirical.canaries import CANARIES, VIEWS, CanariesAttack, Guessed, one_run_result
-from privfair.empirical.counts import CountsAttack
+from privfair.empirical.counts import CountsAttack, EvaluationAttack
 from privfair.empirical.embeddings import POOLED, EmbeddingsAttack
 from privfair.empirical.findings import Finding, Findings
+from privfair.empirical.holder_run import HolderAttack
 from privfair.empirical.predictions import PredictionsAttack
 from privfair.empirical.subject import Subject
-from privfair.empirical.updates import UpdatesAttack
+from privfair.empirical.updates import ClientsAttack, TrackedAttack, UpdatesAttack
 from privfair.empirical.whole_run import WholeRunAttack
 
 ATTACKS: tuple[type[Attack], ...] = (
@@ -27,10 +31,17 @@ ATTACKS: tuple[type[Attack], ...] = (
     PredictionsAttack,
     EmbeddingsAttack,
     UpdatesAttack,
+    TrackedAttack,
+    ClientsAttack,
+    EvaluationAttack,
     WholeRunAttack,
+    HolderAttack,
 )
-CHANNELS = (*(attack.channel for attack in ATTACKS[:-1]), CanariesAttack.channel, WholeRunAttack.channel)
-FEWEST_RUNS = 3
+KINDS: dict[str, type[Attack] | type[CanariesAttack]] = {
+    attack.channel: attack for attack in (*ATTACKS[:7], CanariesAttack, *ATTACKS[7:])
+}
+CHANNELS = tuple(KINDS)
+FEWEST_RUNS = 30
 TRIALS_OF_A_RUN = 20  # a training run with canaries stands for so many trials
 
 Report = Callable[[str, int, int], None]  # channel, trials so far, trials in all
@@ -40,12 +51,14 @@ Report = Callable[[str, int, int], None]  # channel, trials so far, trials in al
 class Effort:
     """How much is tried: releases of each of the two datasets, and minutes in all; whichever ends first.
 
-    Every attack has at least 80 trials of each, however few the minutes.
+    Every attack has at least 80 trials of each, however few the minutes (`holder` 40, `canaries` 30 runs). With several
+    clients, all of them are attacked in every trial. `confidence`: what is left of 1 is the probability of a false
+    alarm of the whole audit.
     """
 
     trials: int = 2000
     minutes: float = 5.0
-    confidence: float = 0.95
+    confidence: float = 0.999
 
     def __post_init__(self) -> None:
         """Refuse what shows nothing."""
@@ -70,20 +83,19 @@ def audit(
     if unknown:
         raise InputError("channel", f"must be one of {', '.join(CHANNELS)}", unknown[0])
     wanted = [name for name in CHANNELS if not channels or name in channels]
-    kinds: dict[str, type[Attack] | type[CanariesAttack]] = {attack.channel: attack for attack in ATTACKS}
-    kinds[CanariesAttack.channel] = CanariesAttack
-    reasons = {name: kinds[name].why_not(subject) for name in wanted}
+    reasons = {name: KINDS[name].why_not(subject) for name in wanted}
     attacked = [name for name in wanted if reasons[name] is None]
     views = sum(_adversaries(name, subject) for name in attacked)
+    rng = np.random.default_rng(secrets.randbits(128))
     level, found = (1.0 - effort.confidence) / max(1, views), list[Finding]()
     for place, name in enumerate(attacked):
         left = 60.0 * effort.minutes - (time.perf_counter() - started)
         until = time.perf_counter() + max(0.0, left) / (len(attacked) - place)
-        if name == CanariesAttack.channel:
-            found += _canaries(CanariesAttack(subject), subject, effort, level, until, report)
+        attack = KINDS[name](subject)
+        if isinstance(attack, CanariesAttack):
+            found += _canaries(attack, subject, effort, level, until, report)
         else:
-            attack = next(a for a in ATTACKS if a.channel == name)(subject)
-            found += _two_worlds(attack, subject, effort, level, until, report)
+            found += _two_worlds(attack, subject, effort, level, until, report, rng)
     claim = subject.terms.claim
     return Findings(
         findings=tuple(found),
@@ -103,24 +115,41 @@ def _adversaries(channel: str, subject: Subject) -> int:
 
 
 def _two_worlds(
-    attack: Attack, subject: Subject, effort: Effort, level: float, until: float, report: Report | None
+    attack: Attack,
+    subject: Subject,
+    effort: Effort,
+    level: float,
+    until: float,
+    report: Report | None,
+    rng: np.random.Generator,
 ) -> list[Finding]:
-    """One finding for every adversary of a channel."""
+    """One finding for every adversary of a channel.
+
+    Trials come in pairs: in the first every client has its record by a coin of its own, in the second where it had not.
+    So every client is in as many trials with the record as without it, whatever the others have.
+    """
     started = time.perf_counter()
+    fewest, clients = min(attack.fewest, effort.trials), len(attack.clients)
+    trials = max(fewest, -(-effort.trials // clients))
     try:
         claim = attack.claim()
-        absent, present = list[Sequence[float]](), list[Sequence[float]]()
-        while len(present) < effort.trials and (len(present) < 2 * FEWEST or time.perf_counter() < until):
-            absent.append(attack.trial(False))
-            present.append(attack.trial(True))
+        absent, present = list[FloatArray](), list[FloatArray]()
+        while len(present) < trials and (len(present) < fewest or time.perf_counter() < until):
+            coins = rng.random(clients) < 0.5
+            rows = {True: attack.trial(coins), False: attack.trial(~coins)}
+            present.append(np.where(coins[:, None], rows[True], rows[False]))
+            absent.append(np.where(coins[:, None], rows[False], rows[True]))
             if report:
-                report(attack.channel, len(present), effort.trials)
+                report(attack.channel, len(present), trials)
     finally:
         attack.close()
-    rows, found = [np.array(absent), np.array(present)], []
+    seen_rows = np.array(absent), np.array(present)  # (trials, clients, numbers)
+    found = []
     for adversary, columns in attack.views.items():
-        told, delta = claim.against(adversary), subject.config.privacy.delta
-        seen = distinguish(rows[0][:, columns], rows[1][:, columns], told.event, delta, level)
+        told = claim.against(adversary)
+        seen, p_value, worst = _judged(
+            *(rows[:, :, columns] for rows in seen_rows), told.event, subject.config.privacy.delta, level
+        )
         pooled = subject.colluding if adversary == POOLED else None
         found.append(
             Finding(
@@ -134,19 +163,47 @@ def _two_worlds(
                 noise_factor=seen.noise_factor,
                 accuracy=seen.accuracy,
                 allowed_accuracy=seen.allowed_accuracy,
-                guesses=2 * (len(present) - len(present) // 3),
+                guesses=seen.counted,
                 trials=2 * len(present),
                 seconds=time.perf_counter() - started,
-                # a single client is in every round, and its messages have the sizes of made-up records
-                in_plan=pooled is None
-                and (
-                    attack.channel != WholeRunAttack.channel
-                    or (subject.trainings == subject.rounds and not subject.replaces)
-                ),
+                in_plan=pooled is None and _in_plan(attack.channel, subject),
+                p_value=p_value,
+                level=level,
+                clients=clients,
+                worst=None if worst is None else attack.clients[worst],
                 pooled=pooled,
             )
         )
     return found
+
+
+def _in_plan(channel: str, subject: Subject) -> bool:
+    """Whether an attack is within the plan: a single client is in every round, with sizes of made-up records."""
+    if channel not in (WholeRunAttack.channel, HolderAttack.channel):
+        return True
+    return subject.trainings == subject.rounds and not subject.replaces
+
+
+def _judged(
+    absent: FloatArray, present: FloatArray, claim: Event, delta: float, level: float
+) -> tuple[Distinguished, float, int | None]:
+    """What (trials, clients, numbers) show: of all clients together, or of the one of which most was seen.
+
+    With several clients half of the false alarms are for all together and half are shared by each alone. (Whoever is
+    right, the p-value is of everything; the client is named where it alone violates the claim and all together do not.)
+    """
+    numbers = absent.shape[2]
+    if absent.shape[1] == 1:
+        seen = distinguish(absent[:, 0], present[:, 0], claim, delta, level)
+        return seen, seen.p_value, None
+    # client after client within a trial: the first third of the trials chooses the test
+    together = distinguish(absent.reshape(-1, numbers), present.reshape(-1, numbers), claim, delta, level / 2)
+    clients = absent.shape[1]
+    each = [distinguish(absent[:, k], present[:, k], claim, delta, level / (2 * clients)) for k in range(clients)]
+    worst = min(range(clients), key=lambda k: (each[k].p_value, -each[k].lower))
+    p_value = min(1.0, 2.0 * together.p_value, 2.0 * clients * each[worst].p_value)
+    alone = each[worst].refutes and not together.refutes
+    return (each[worst], p_value, worst) if alone else (together, p_value, None)
 
 
 def _canaries(
@@ -164,7 +221,8 @@ def _canaries(
         attack.close()
     found, delta = [], subject.config.privacy.delta
     for view, adversary in VIEWS.items():
-        seen = one_run_result(runs, view, delta, level)
+        trade_off = TradeOff.of(claim.event)
+        seen = one_run_result(runs, view, trade_off, delta, level)
         found.append(
             Finding(
                 channel=attack.channel,
@@ -177,11 +235,13 @@ def _canaries(
                 noise_factor=None,
                 # of all canaries, without abstaining, so that it can be held against the claim
                 accuracy=float(np.mean([run.right(getattr(run, view), CANARIES) / CANARIES for run in runs])),
-                allowed_accuracy=TradeOff.of(claim.event).most_accuracy,
+                allowed_accuracy=trade_off.most_accuracy,
                 guesses=seen.guesses,
                 trials=len(runs),
                 seconds=time.perf_counter() - started,
                 in_plan=True,
+                p_value=seen.p_value,
+                level=level,
             )
         )
     return found

@@ -9,11 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accountant.empirical.one_run import one_run_epsilon
+from accountant.empirical.one_run import (
+    many_runs_p_value,
+    one_run_accuracy,
+    one_run_curve_p_value,
+    one_run_epsilon,
+)
+from accountant.empirical.tradeoff import TradeOff
 from privfair.arrays import FloatArray
-from privfair.empirical.attack import Claimed, asked, claimed
+from privfair.empirical.attack import Claimed, asked, claimed, only_trained
 from privfair.empirical.gradients import change, clipped_gradients, loud_parameters
-from privfair.empirical.subject import Subject, first_client, twin
+from privfair.empirical.subject import Subject, backend_of, first_client, twin
 from privfair.empirical.updates import private_work
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.messages import Parameters, Task, TrainRequest, Update
@@ -44,13 +50,15 @@ VIEWS = {"white": "white-box", "black": "black-box"}
 
 @dataclass(frozen=True)
 class OneRunResult:
-    """How many guesses were right over all counted runs, and the ε that this refutes."""
+    """How many guesses were right over all counted runs, the ε that this refutes, and whether the curve allows it."""
 
     runs: int
     canaries: int
     guesses: int
     right: int
     epsilon: float
+    p_value: float
+    """How likely so many right guesses are at most under the claim's trade-off curve, of all tests together."""
 
 
 class CanariesAttack:
@@ -62,6 +70,8 @@ class CanariesAttack:
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Updates without noise have no ε; and coins decide between in and out, not between two records."""
+        if subject.terms.client_updates is not None:
+            return "whole clients are protected (clients)"
         if subject.terms.updates is None:
             return "sent without noise: no ε is claimed"
         return "counts are public: neighbours have a record replaced, not left out" if subject.replaces else None
@@ -70,7 +80,7 @@ class CanariesAttack:
         """The client with all canaries."""
         self._work = private_work(subject, STEP)
         self._all = subject.records(FAR * np.eye(CANARIES))
-        self._setting = subject.setting(self._all, "canaries")
+        self._setting = subject.setting([only_trained(self._all)], "canaries")
         self._everyone = first_client(self._setting)
         self._rounds = subject.trainings
         start = self._everyone.model.parameters()
@@ -89,11 +99,12 @@ class CanariesAttack:
     def run(self) -> Guessed:
         """One training run with fresh coins: every round starts where the one before ended."""
         coins = SystemEntropy().poisson_mask(CANARIES, 0.5)
-        client = twin(self._setting, self._all.take(coins))
+        backend = backend_of(self._setting, [twin(self._setting, self._all.take(coins))])
         values, white = self._start, np.zeros(CANARIES)
         gradients = clipped_gradients(self._everyone, values, Task(), self._work.max_grad_norm)
         for number in range(self._rounds):
-            reply = client.respond(self._request(number, values))
+            request = self._request(number, values)
+            (reply,) = backend.exchange([0], {0: request}.__getitem__)
             if not isinstance(reply, Update):
                 raise TypeError(type(reply).__name__)
             moved = change(self._setting, reply)
@@ -113,17 +124,32 @@ class CanariesAttack:
             self._setting.private.close()
 
 
-def one_run_result(runs: list[Guessed], view: str, delta: float, level: float) -> OneRunResult:
-    """How many to guess is chosen on the first third of the runs; the others are counted. One run: half of them."""
+def one_run_result(runs: list[Guessed], view: str, claim: TradeOff, delta: float, level: float) -> OneRunResult:
+    """What the guesses of all runs show.
+
+    ε: how many to guess is chosen on the first third of the runs, and the others are counted. The trade-off curve is
+    tested on all runs, for every number of guesses: as one run with many canaries, and as many runs.
+    """
+    tests = 3  # ε, one run, many runs
     spare = len(runs) // 3
-    first, rest = runs[:spare], runs[spare:]
+    numbers = [2 * round(share * CANARIES / 2) for share in SHARES]
+    rights = {guesses: [run.right(getattr(run, view), guesses) for run in runs] for guesses in numbers}
 
-    def outcome(some: list[Guessed], share: float) -> OneRunResult:
-        guesses = 2 * round(share * CANARIES / 2)
-        right = sum(run.right(getattr(run, view), guesses) for run in some)
-        canaries, all_guesses = CANARIES * len(some), guesses * len(some)
-        epsilon = one_run_epsilon(canaries, all_guesses, right, delta, level)
-        return OneRunResult(len(some), canaries, all_guesses, right, epsilon)
+    def refuted(guesses: int, some: slice) -> float:
+        seen = rights[guesses][some]
+        return one_run_epsilon(CANARIES * len(seen), guesses * len(seen), sum(seen), delta, level / tests)
 
-    share = max(SHARES, key=lambda s: outcome(first, s).epsilon) if first else 0.5
-    return outcome(rest, share)
+    guesses = max(numbers, key=lambda g: refuted(g, slice(spare))) if spare else numbers[1]
+    counted = len(runs) - spare
+    together = min(
+        one_run_curve_p_value(CANARIES * len(runs), g * len(runs), sum(rights[g]), claim) for g in numbers
+    ) * len(numbers)
+    each = many_runs_p_value([(np.array(rights[g]) / g, one_run_accuracy(CANARIES, g, claim)) for g in numbers])
+    return OneRunResult(
+        runs=counted,
+        canaries=CANARIES * counted,
+        guesses=guesses * counted,
+        right=sum(rights[guesses][spare:]),
+        epsilon=refuted(guesses, slice(spare, None)),
+        p_value=min(1.0, tests * min(together, each)),
+    )

@@ -13,8 +13,18 @@ from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.objectives import all_scores
-from privfair.empirical.attack import Claimed, asked, claimed
-from privfair.empirical.subject import FEATURES, Subject, all_clients, twin
+from privfair.datasets.records import ClientData
+from privfair.empirical.attack import (
+    MOST_OTHERS,
+    Claimed,
+    Coins,
+    Worlds,
+    asked,
+    cells_of,
+    claimed,
+    only_trained,
+)
+from privfair.empirical.subject import FEATURES, Subject
 from privfair.messages import Embeddings, EmbeddingsRequest, Parameters
 from privfair.privacy.pricing import EMBEDDINGS
 from privfair.randomness import stream
@@ -22,24 +32,27 @@ from privfair.randomness import stream
 FAR = 50.0  # a feature large enough for scores at the ends of their range
 NEAR = 0.99  # the second model's vector is at least so long, over the longest
 OPENED, CLIENT, POOLED = "white-box", "client", "server and client"
-_NUMBERS = 4  # of a trial, for each adversary
 
 
 class EmbeddingsAttack:
     """A record whose vector ψ is as long as the features allow, or none; replaced: two with vectors furthest apart.
 
     The server chooses the models: those under which the record has such a score, two of them in turn. Nobody else is in
-    the sums. Where every client adds all of the noise, the attacker opens the client's message. Where each adds a share
-    there are two: a client that opens the sum of the smallest cohort and takes off its own part; and the server with a
-    client, who open the message itself, against the ε of one share, and of the plan with one share.
+    the sums. All cells are asked for: the noise of those that are empty must be none of the record's. Where every
+    client adds all of the noise, the attacker opens the client's message. Where each adds a share there are two: a
+    client that opens the sum of the smallest cohort and takes off its own part; and the server with a client, who open
+    the message itself, against the ε of one share, and of the plan with one share.
     """
 
     channel: ClassVar[str] = EMBEDDINGS
-    about: ClassVar[str] = "the noisy sums of features of one client in all rounds, with and without one record"
+    about: ClassVar[str] = "the noisy sums of features of every client in all rounds, with and without one record"
+    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Sums without noise have no ε, and most runs share none."""
+        if subject.config.privacy.client_level:
+            return "not attacked where whole clients are protected"
         if subject.config.fairness.tracker != "embedding":
             return "not shared: scores are (predictions)"
         if subject.terms.embedding is None:
@@ -55,14 +68,15 @@ class EmbeddingsAttack:
         end = np.zeros((1, FEATURES))
         end[0, 0] = FAR
         self._record, opposite = subject.records(end), subject.records(-end)
-        self._setting = subject.setting(self._record, self.channel, others=subject.cohort - 1)
-        present, *self._others = all_clients(self._setting)
-        absent = opposite if subject.replaces else self._record.take([])
-        self._clients = {True: present, False: twin(self._setting, absent)}
-        self._cells = [int(c) for c in np.flatnonzero(present.data.membership[0])]
-        cells = np.zeros(len(self._setting.cells), dtype=np.int64)
-        cells[self._cells] = 1
-        models = [Parameters(values) for values in loudest_models(present, self._clients[False])]
+        lacking = opposite if subject.replaces else self._record.take([])
+        both = only_trained(self._record), only_trained(lacking)
+        self._worlds = Worlds(_alone(subject), self.channel, *both, helpers=subject.cohort - 1)
+        self._helpers = self._worlds.helpers
+        self._cells = cells_of(self._worlds.present)
+        count = len(self._worlds.setting.cells)
+        self._rest = [c for c in range(count) if c not in self._cells][:MOST_OTHERS]
+        cells = np.ones(count, dtype=np.int64)
+        models = [Parameters(values) for values in loudest_models(self._worlds.present, self._worlds.absent)]
         self._requests = [
             EmbeddingsRequest(number, models[number % 2], cells, self._noise) for number in range(subject.rounds)
         ]
@@ -71,22 +85,28 @@ class EmbeddingsAttack:
     def _difference(self, request: EmbeddingsRequest) -> FloatArray:
         """What the record changes in the sums, of length 1: along it the likelihood ratio grows."""
         exact = replace(request, release=None)
-        there, not_there = (self._open(_told(self._clients[p], exact), request) for p in (True, False))
+        there, not_there = (self._open(_told(c, exact), request) for c in (self._worlds.present, self._worlds.absent))
         return np.asarray((there - not_there) / np.linalg.norm(there - not_there))
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
         """Who opens single messages; with noise in shares a client, and the server with a client."""
-        mine, more = tuple(range(_NUMBERS)), tuple(range(_NUMBERS, 2 * _NUMBERS))
-        return {CLIENT: mine, POOLED: more} if self._others else {OPENED: mine}
+        each = 5 + len(self._rest)
+        mine, more = tuple(range(each)), tuple(range(each, 2 * each))
+        return {CLIENT: mine, POOLED: more} if self._helpers else {OPENED: mine}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan; one, where noise comes in shares."""
+        return self._worlds.names
 
     def claim(self) -> Claimed:
         """Of all rounds; for server and client together, that of one share."""
-        asked(self._setting, self._requests)
-        whole = claimed(self._setting, self._cells)
-        if not self._others:
+        whole = self._worlds.claim(self._requests, self._cells)
+        if not self._helpers:
             return whole
-        setting = self._subject.setting(self._record, f"{self.channel}-alone")
+        holder = ClientData("attacked", self._record, self._record.take([]))
+        setting = self._subject.setting([holder], f"{self.channel}-alone")
         try:
             asked(setting, [replace(request, release=self._noise.alone) for request in self._requests])
             return replace(whole, others={POOLED: claimed(setting, self._cells)})
@@ -94,48 +114,65 @@ class EmbeddingsAttack:
             if setting.private is not None:
                 setting.private.close()
 
-    def trial(self, present: bool) -> tuple[float, ...]:
-        """For each adversary: all messages along the record's direction; the first; their length; how two differ."""
-        seen: list[list[FloatArray]] = [[], []]
-        lengths = [0, 0]
-        for request in self._requests:
-            own = _told(self._clients[present], request)
-            if self._others:
-                total, known = self._sum(own, request)
-                seen[0].append(self._open(total, request) - known)
-                lengths[0] += len(total)
-            seen[-1].append(self._open(own, request))
-            lengths[-1] += len(own)
-        if self._others:
-            return *self._numbers(seen[0], lengths[0]), *self._numbers(seen[1], lengths[1])
-        return self._numbers(seen[1], lengths[1])
+    def trial(self, present: Coins) -> FloatArray:
+        """For each adversary: all messages along the record's direction; the first; their length; how two differ.
+
+        Two of different rounds, of different clients, and of different cells.
+        """
+        rounds = [self._worlds.ask(present, request, Embeddings) for request in self._requests]
+        other = rounds[0][1]
+        beside = np.zeros_like(self._directions[0])
+        if other is not None:
+            beside = self._open(other.contribution, self._requests[0])
+        rows = []
+        for k in range(len(present)):
+            own = [replies[k].contribution for replies, _ in rounds]
+            row = self._numbers(self._opened(own), sum(map(len, own)), beside)
+            if self._helpers:
+                sums = [self._sum(one, request) for one, request in zip(own, self._requests, strict=True)]
+                opened = self._opened([total for total, _ in sums])
+                seen = [total - known for total, (_, known) in zip(opened, sums, strict=True)]
+                row = [*self._numbers(seen, sum(len(total) for total, _ in sums), beside), *row]
+            rows.append(row)
+        return np.array(rows, dtype=np.float64)
 
     def _sum(self, own: bytes, request: EmbeddingsRequest) -> tuple[bytes, FloatArray]:
         """The sum of the smallest cohort, and the part in it of the client who opens it.
 
         The others were left out of the cells by public rule, and add nothing but their shares of the noise.
         """
-        algorithm = self._setting.server.algorithm
+        algorithm = self._worlds.setting.server.algorithm
         if not isinstance(algorithm, EmbeddingTracking) or algorithm.adder is None:
             raise TypeError(type(algorithm).__name__)
         silent = replace(request, cells=np.zeros_like(request.cells))
-        shares = [_told(client, silent) for client in self._others]
+        shares = [_told(client, silent) for client in self._helpers]
         return algorithm.adder.add([own, *shares]), self._open(shares[-1], request)
 
-    def _open(self, message: bytes, request: EmbeddingsRequest) -> FloatArray:
-        return embedder_of(self._clients[True]).total(message, request.round)
+    def _opened(self, messages: Sequence[bytes]) -> list[FloatArray]:
+        """What is in one message of each round."""
+        return [self._open(message, request) for message, request in zip(messages, self._requests, strict=True)]
 
-    def _numbers(self, seen: Sequence[FloatArray], length: int) -> tuple[float, float, float, float]:
+    def _open(self, message: bytes, request: EmbeddingsRequest) -> FloatArray:
+        return embedder_of(self._worlds.present).total(message, request.round)
+
+    def _numbers(self, seen: Sequence[FloatArray], length: int, beside: FloatArray) -> list[float]:
         along = [float(one @ self._directions[number % 2]) for number, one in enumerate(seen)]
         differ = 0.0
         if len(seen) > 1:
             differ = float((seen[0] - seen[1]) @ (self._directions[0] - self._directions[1]))
-        return float(np.sum(along)), along[0], float(length), differ
+        blocks = seen[0].reshape(len(self._worlds.setting.cells), -1)
+        direction = self._directions[0].reshape(blocks.shape)[self._cells[0]]
+        against = [float((blocks[self._cells[0]] - blocks[c]) @ direction) for c in self._rest]
+        return [sum(along), along[0], float(length), differ, along[0] - float(beside @ self._directions[0]), *against]
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._setting.private is not None:
-            self._setting.private.close()
+        self._worlds.close()
+
+
+def _alone(subject: Subject) -> Subject:
+    """With one client where noise comes in shares: every trial asks the whole cohort."""
+    return subject if subject.cohort == 1 else replace(subject, clients=subject.clients[:1])
 
 
 def embedder_of(client: Client) -> Embedder:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from accountant.neighbouring import Adjacency
 
 NOT_SHOWN = (
-    "A pass is no proof: these attacks did no better than the claim allows; others might.",
+    '"Consistent" is no proof: these attacks did no better than the claim allows; others might.',
     "The attacked records are made up, as different as one record can be; noise, rates and rounds are the plan's own.",
-    "Not attacked: noisy evaluations, encryption, time, rounding, retries after a crash, other runs on the same data.",
+    "Not attacked: ciphertexts, time, rounding, retries after a crash, other runs on the same data.",
 )
 TOLERANCE = 1.001  # ε from the same events, computed in two ways, agrees to a thousandth
+
+
+class Verdict(StrEnum):
+    """What an attack says about a claim."""
+
+    CONSISTENT = "consistent"
+    """The attacker was right no more often than the claim allows."""
+    INCONCLUSIVE = "inconclusive"
+    """It was right more often, but chance can explain that: repeat with more trials."""
+    VIOLATED = "violated"
+    """Chance does not explain it, but for the stated probability of a false alarm."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +52,24 @@ class Finding:
     seconds: float
     in_plan: bool
     """Whether all of it is part of the plan, whose ε then must not be below the lower bound either."""
+    p_value: float
+    """How likely what was seen is at most, if the claim holds; of all tests of this attack together."""
+    level: float
+    """Below this p-value the claim is violated: this adversary's part of the probability of a false alarm."""
+    clients: int = 1
+    """How many were attacked, each by itself."""
+    worst: str | None = None
+    """The client of which most was seen, where one client alone violates the claim."""
     pooled: float | None = None
     """ε of the plan where the adversary is server and client together; None: it is one alone."""
 
     @property
-    def contradicts(self) -> bool:
-        """Whether the lower bound exceeds the claim."""
-        return self.lower > min(self.upper, math.inf if self.pooled is None else self.pooled) * TOLERANCE
+    def verdict(self) -> Verdict:
+        """Violated: by the exact tests, or because the lower bound on ε exceeds the claim."""
+        claimed = min(self.upper, math.inf if self.pooled is None else self.pooled)
+        if self.p_value < self.level or self.lower > claimed * TOLERANCE:
+            return Verdict.VIOLATED
+        return Verdict.INCONCLUSIVE if self.accuracy > self.allowed_accuracy else Verdict.CONSISTENT
 
 
 @dataclass(frozen=True)
@@ -75,9 +98,17 @@ class Findings:
         return max(found, default=None)
 
     @property
+    def outcome(self) -> Verdict:
+        """Of the audit: the worst of all attacks, and of the plan as a whole."""
+        verdicts = {finding.verdict for finding in self.findings}
+        if self.lower > self.planned * TOLERANCE or Verdict.VIOLATED in verdicts:
+            return Verdict.VIOLATED
+        return Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.CONSISTENT
+
+    @property
     def fine(self) -> bool:
-        """Whether nothing that was measured contradicts what is claimed."""
-        return self.lower <= self.planned * TOLERANCE and not any(f.contradicts for f in self.findings)
+        """Whether no claim is violated."""
+        return self.outcome is not Verdict.VIOLATED
 
     @property
     def membership(self) -> Finding | None:
@@ -101,18 +132,33 @@ class Findings:
     @property
     def verdict(self) -> str:
         """One sentence for the end."""
-        if self.fine:
+        chance = f"{1 - self.confidence:.2g}"
+        if not self.findings:
+            return "Nothing was attacked, so nothing is said about the claim."
+        if self.outcome is Verdict.VIOLATED:
+            worst = [
+                f"{f.channel} ({f.adversary}{f', {f.worst}' if f.worst else ''})" for f in self._with(Verdict.VIOLATED)
+            ]
             return (
-                f"No contradiction at {100 * self.confidence:g}% confidence. An audit of a run that keeps its promise "
-                f"says otherwise in at most {100 * (1 - self.confidence):.2g} of 100 cases."
+                f"VIOLATED: more can be seen than the claim allows, by {', '.join(worst) or 'the plan as a whole'}. "
+                f"An audit of a run that keeps its claim says so with probability at most {chance}."
             )
-        worst = [f"{f.channel} ({f.adversary})" for f in self.findings if f.contradicts]
-        return f"CONTRADICTION: more can be seen than the claim allows, by {', '.join(worst) or 'the plan as a whole'}."
+        if self.outcome is Verdict.INCONCLUSIVE:
+            some = ", ".join(f"{f.channel} ({f.adversary})" for f in self._with(Verdict.INCONCLUSIVE))
+            return (
+                f"INCONCLUSIVE: right more often than the claim allows, though chance can explain it: {some}. "
+                "So it is half of the time where an attack meets the claim exactly; try more --trials and --minutes."
+            )
+        return f"Consistent: no attack did better than the claim allows, at {100 * self.confidence:g}% confidence."
+
+    def _with(self, verdict: Verdict) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict is verdict]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values; an infinite claim is None."""
         return {
             "fine": self.fine,
+            "outcome": str(self.outcome),
             "verdict": self.verdict,
             "confidence": self.confidence,
             "delta": self.delta,
@@ -143,7 +189,12 @@ def _as_json(found: Finding) -> dict[str, Any]:
         "guesses": found.guesses,
         "trials": found.trials,
         "seconds": found.seconds,
-        "contradicts": found.contradicts,
+        "clients": found.clients,
+        "worst_client": found.worst,
+        "p_value": found.p_value,
+        "violated_below": found.level,
+        "verdict": str(found.verdict),
+        "contradicts": found.verdict is Verdict.VIOLATED,
     }
 
 

@@ -44,6 +44,15 @@ def loud_parameters(client: Client, objective: Objective, bound: float) -> Float
     return tried[best]
 
 
+def beside(own: FloatArray, others: FloatArray) -> FloatArray:
+    """The direction of `own` within what is orthogonal to all others."""
+    _, sizes, rows = np.linalg.svd(others, full_matrices=False)
+    span = rows[sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))]
+    rest = own - span.T @ (span @ own)
+    norm = float(np.linalg.norm(rest))
+    return np.asarray(rest / norm if norm > 1e-12 else np.zeros_like(own))
+
+
 def change(setting: Setting, reply: Update) -> FloatArray:
     """The weighted change of parameters in a client's update, opened."""
     total, number = setting.server.adder.add([reply.contribution], names=["client 0"]), setting.replica.round + 1

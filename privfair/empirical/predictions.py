@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -10,9 +10,9 @@ import numpy as np
 from privfair.arrays import FloatArray
 from privfair.clients.client import Client
 from privfair.clients.objectives import all_scores
-from privfair.empirical.attack import Claimed, asked, claimed
+from privfair.empirical.attack import MOST_OTHERS, Claimed, Coins, Worlds, cells_of, only_trained
 from privfair.empirical.messages_law import OneScore, worst_case
-from privfair.empirical.subject import FEATURES, Subject, first_client, twin
+from privfair.empirical.subject import FEATURES, Subject, twin
 from privfair.messages import Parameters, ScoreRelease, Scores, ScoresRequest
 from privfair.privacy.pricing import PREDICTIONS
 from privfair.randomness import stream
@@ -24,15 +24,19 @@ class PredictionsAttack:
     """A record at one end of the range of scores, the others at the other end; the models change ends every round.
 
     The attacker is the server: it chooses the models. The messages have one score each, so that no other score hides
-    the record's; what a message costs does not depend on its length.
+    the record's; what a message costs does not depend on its length. All cells are asked for: those in which nobody is
+    have padding, or nobody's scores, whose noise must be none of the record's.
     """
 
     channel: ClassVar[str] = PREDICTIONS
-    about: ClassVar[str] = "the noisy scores of one client in all rounds, with and without one record"
+    about: ClassVar[str] = "the noisy scores of every client in all rounds, with and without one record"
+    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Scores without noise have no ε, and some methods share none."""
+        if subject.config.privacy.client_level:
+            return "not attacked where whole clients are protected"
         if subject.config.fairness.tracker == "embedding":
             return "not shared: sums of their features are (embeddings)"
         if subject.terms.sharing is None:
@@ -53,17 +57,17 @@ class PredictionsAttack:
         end = np.zeros(FEATURES)
         end[0] = FAR
         others = np.tile(-end, (self._law.others, 1))
-        with_record = subject.records(np.vstack([others, end]))
-        without = np.vstack([others, -end]) if subject.replaces else others.reshape(-1, FEATURES)
-        self._setting = subject.setting(with_record, self.channel)
-        present = first_client(self._setting)
-        self._clients = {True: present, False: twin(self._setting, subject.records(without))}
-        self._cells = [int(c) for c in np.flatnonzero(present.data.membership[-1])]
-        quotas = np.zeros(len(self._setting.cells), dtype=np.int64)
-        quotas[self._cells] = 1
+        having = subject.records(np.vstack([others, end]))
+        lacking = subject.records(np.vstack([others, -end]) if subject.replaces else others.reshape(-1, FEATURES))
+        self._worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
+        self._cells = cells_of(self._worlds.present)
+        count = len(self._worlds.setting.cells)
+        self._rest = [c for c in range(count) if c not in self._cells][:MOST_OTHERS]
+        quotas = np.zeros(count, dtype=np.int64)
+        quotas[self._cells + self._rest] = 1
         rates = None if sharing.rates is None else np.where(quotas > 0, sharing.rates[row, cell], 0.0)
         release = ScoreRelease(self._noise, rates)
-        probe = twin(self._setting, subject.records(np.stack([-end, end])))
+        probe = twin(self._worlds.setting, subject.records(np.stack([-end, end])))
         models, self._scores = [], []
         for values, at in _extreme_models(probe, self._noise.low, self._noise.high):
             models.append(Parameters(values))
@@ -73,32 +77,46 @@ class PredictionsAttack:
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
         """The server, which gets them and chooses the models."""
-        return {"server": (0, 1, 2, 3)}
+        return {"server": tuple(range(5 + len(self._rest)))}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan."""
+        return self._worlds.names
 
     def claim(self) -> Claimed:
         """Of all rounds."""
-        asked(self._setting, self._requests)
-        return claimed(self._setting, self._cells)
+        return self._worlds.claim(self._requests, self._cells)
 
-    def trial(self, present: bool) -> tuple[float, ...]:
-        """Log-likelihood ratio of all messages; of the first; their lengths; how two rounds differ."""
-        ratios, length, means = [], 0, []
-        for number, request in enumerate(self._requests):
-            reply = self._clients[present].respond(request)
-            if not isinstance(reply, Scores):
-                raise TypeError(type(reply).__name__)
-            told = np.concatenate([reply.cells[c] for c in self._cells])
-            scores = self._scores[number % 2]
-            ratios.append(float(np.sum(self._law.log_ratio(told, scores, self._noise))) if told.size else 0.0)
-            means.append(float(np.mean(told)) if told.size else 0.0)
-            length += sum(cell.size for cell in reply.cells)
-        differ = means[0] - means[1] if len(means) > 1 else 0.0
-        return float(np.sum(ratios)), ratios[0], float(length), differ
+    def trial(self, present: Coins) -> FloatArray:
+        """Log-likelihood ratio of all messages; of the first; their lengths; how two rounds, clients, cells differ."""
+        rounds = [self._worlds.ask(present, request, Scores) for request in self._requests]
+        beside = 0.0 if rounds[0][1] is None else self._first(rounds[0][1])
+        rows = []
+        for k in range(len(present)):
+            replies = [of_all[k] for of_all, _ in rounds]
+            ratios = [self._ratio(reply, number) for number, reply in enumerate(replies)]
+            own = self._first(replies[0])
+            differ = own - self._first(replies[1]) if len(replies) > 1 else 0.0
+            length = sum(cell.size for reply in replies for cell in reply.cells)
+            against = [own - _mean(replies[0].cells[c]) for c in self._rest]
+            rows.append([sum(ratios), ratios[0], length, differ, own - beside, *against])
+        return np.array(rows, dtype=np.float64)
+
+    def _ratio(self, reply: Scores, number: int) -> float:
+        found = np.concatenate([reply.cells[c] for c in self._cells])
+        return float(np.sum(self._law.log_ratio(found, self._scores[number % 2], self._noise))) if found.size else 0.0
+
+    def _first(self, reply: Scores) -> float:
+        return _mean(reply.cells[self._cells[0]])
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._setting.private is not None:
-            self._setting.private.close()
+        self._worlds.close()
+
+
+def _mean(scores: FloatArray) -> float:
+    return float(np.mean(scores)) if scores.size else 0.0
 
 
 def _extreme_models(probe: Client, low: float, high: float) -> list[tuple[FloatArray, FloatArray]]:

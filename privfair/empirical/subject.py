@@ -7,6 +7,7 @@ themselves are replaced by neighbours that are as far apart as the schema allows
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from accountant.errors import InputError, Refused
 from accountant.neighbouring import Adjacency
 from accountant.state import not_remembered
 from privfair.arrays import FloatArray
+from privfair.backends.in_process import InProcess
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
@@ -30,9 +32,10 @@ from privfair.terms import Terms
 
 FEATURES = 8
 _KEPT = (
-    *("delta", "target_method", "counts", "predictions", "updates", "max_grad_norm", "score_range"),
-    *("kernel_correction", "min_count"),
+    *("delta", "target_method", "counts", "predictions", "updates", "evaluation", "max_grad_norm", "max_update_norm"),
+    *("score_range", "kernel_correction", "min_count"),
 )
+MOST_CLIENTS = 40  # are attacked: the first so many of a larger plan
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Subject:
     target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate, or whose sums are
     cohort: int = 1  # no sum of fewer clients' vectors is opened
     colluding: float | None = None  # ε of the plan against server and one client; None: the same, noise is whole
+    clients: tuple[str, ...] = ("target",)  # the plan's, each of which is attacked
 
     @property
     def rounds(self) -> int:
@@ -82,27 +86,26 @@ class Subject:
             np.ones((len(rows), len(self.schema.conditions)), dtype=bool),
         )
 
-    def setting(self, train: Records, name: str, others: int = 0) -> Setting:
-        """Everything that a run with one client with these records needs, with a ledger of its own.
-
-        `others`: so many more clients, without records.
-        """
+    def setting(self, holders: Sequence[ClientData], name: str) -> Setting:
+        """Everything that a run of these holders needs, with a ledger of its own; engine and scheme are the plan's."""
         url = f"sqlite:///{self.folder}/{name}.sqlite"
         config = self.config.model_copy(update={"run": self.config.run.model_copy(update={"ledger": url})})
-        schema = replace(self.schema, features=tuple(f"x{i}" for i in range(train.features.shape[1])))
-        none = train.take([])
-        holders = [ClientData("target", train, none), *(ClientData(f"other{k}", none, none) for k in range(others))]
         with not_remembered():
-            return build(config, Federation("audit", schema, tuple(holders)))
+            return build(config, self.federation(holders))
+
+    def federation(self, holders: Sequence[ClientData]) -> Federation:
+        """The data of these holders, with as many features as their records have."""
+        width = holders[0].train.features.shape[1]
+        return Federation("audit", replace(self.schema, features=tuple(f"x{i}" for i in range(width))), tuple(holders))
 
 
-def twin(setting: Setting, train: Records) -> Client:
-    """The setting's client with other records: the same model, the same source of noise."""
-    own = first_client(setting)
-    data = ClientData(own.name, train, train.take([]))
+def twin(setting: Setting, train: Records, index: int = 0, test: Records | None = None) -> Client:
+    """One of the setting's clients with other records: the same model, the same source of noise."""
+    own = all_clients(setting)[index]
+    data = ClientData(own.name, train, train.take([]) if test is None else test)
     schema = setting.federation.schema
     return Client(
-        0,
+        index,
         data,
         schema,
         setting.cells,
@@ -120,9 +123,21 @@ def first_client(setting: Setting) -> Client:
 
 
 def all_clients(setting: Setting) -> list[Client]:
-    """The attacked client, and those without records, if there are any."""
-    inner: Any = setting.backend.inner
-    return list(inner.members)
+    """The clients of a setting."""
+    return list(_inner(setting).members)
+
+
+def backend_of(setting: Setting, clients: Sequence[Client]) -> InProcess:
+    """These clients behind the setting's engine, without a desk: what they answer is of made-up records."""
+    inner = _inner(setting)
+    return type(inner)(clients, inner.check)
+
+
+def _inner(setting: Setting) -> InProcess:
+    inner = setting.backend.inner
+    if not isinstance(inner, InProcess):
+        raise TypeError(type(inner).__name__)
+    return inner
 
 
 def read(path: Path, overrides: tuple[str, ...] = ()) -> tuple[Config, Terms | None]:
@@ -140,14 +155,10 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
     """The plan of this configuration, ready for attacks; refused where it claims nothing or its data have a budget."""
     if not config.privacy.enabled:
         raise InputError("privacy", "must be on: without it nothing is claimed", "off", "Give privacy.epsilon.")
-    if config.privacy.client_level:
-        rule = 'must not be "client_level": the attacks guess at one record, and a whole client is protected'
-        raise InputError("privacy.updates", rule, config.privacy.updates)
     _require_no_budget(config, "" if federation is None else federation.name)
-    run = {"reproducible_noise": False, "ledger": f"sqlite:///{folder}/plan.sqlite", "key": None, "engine": "local"}
-    # noise in shares can be planned with encryption only
-    scheme = "bfv" if config.privacy.distributed_noise and config.scheme == "bfv" else "plain"
-    sums = config.aggregation.model_copy(update={"scheme": scheme, "quantise": scheme == "plain", "keys": None})
+    engine = "stacked" if config.run.engine == "stacked" else "local"  # Flower's clients answer as local ones do
+    run = {"reproducible_noise": False, "ledger": f"sqlite:///{folder}/plan.sqlite", "key": None, "engine": engine}
+    sums = config.aggregation.model_copy(update={"scheme": config.scheme, "keys": None})
     config = config.model_copy(update={"run": config.run.model_copy(update=run), "aggregation": sums})
     if federation is None:
         data = config.data
@@ -170,7 +181,10 @@ def prepare(config: Config, folder: Path, terms: Terms | None = None, federation
     rate = None if target is None or planned.sharing is None else _rate(planned, *target)
     kind = _kind(setting, schema, target)
     fixed = _fixed(config, planned, rate)
-    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding)
+    names = tuple(client.name for client in federation.clients[:MOST_CLIENTS])
+    if config.federation.method == "centralized":
+        names = names[:1]
+    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding, names)
 
 
 def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
@@ -181,17 +195,23 @@ def _fixed(config: Config, terms: Terms, rate: float | None) -> Config:
         privacy["count_noise"] = terms.counting.scale
     if terms.sharing is not None:
         privacy["prediction_noise"] = terms.sharing.noise.scale
+    if terms.evaluation is not None:
+        privacy["evaluation_noise"] = terms.evaluation.scale
+    if terms.client_updates is not None:
+        privacy["noise_multiplier"] = terms.client_updates.noise.multiplier
     if terms.embedding is not None:
         privacy["prediction_noise"] = terms.embedding.noise.multiplier
     if terms.updates is not None:
         u = terms.updates
         privacy |= {"noise_multiplier": u.noise_multiplier, "sampling_rate": u.sampling_rate, "local_steps": u.steps}
-    if not any(privacy.get(k) for k in ("count_noise", "prediction_noise", "noise_multiplier")):
+    scales = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
+    if not any(privacy.get(k) for k in scales):
         raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
-    tables = config.as_tables() | {
-        "privacy": {k: v for k, v in privacy.items() if v is not None},
-        "aggregation": {"scheme": "plain", "quantise": True, "range": config.aggregation.range},
-    }
+    tables = config.as_tables()
+    tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
+    tables["aggregation"].pop("keys", None)
+    if terms.noise_is_shared:  # every trial asks a whole cohort: without encryption, which would take minutes
+        tables["aggregation"] |= {"scheme": "plain", "quantise": True}
     return Config.build(tables)
 
 
@@ -238,7 +258,7 @@ def _kind(setting: Setting, schema: Schema, target: tuple[int, int] | None) -> K
 
 
 def _require_no_budget(config: Config, name: str) -> None:
-    """Nothing, unless the data have a budget in the ledger at hand: then nothing of them is touched."""
+    """Raise if the data have a budget in the ledger at hand: nothing of them is touched then."""
     url, dataset, budget = budget_at_hand(config, name or config.data.name)
     if budget is not None:
         raise Refused(

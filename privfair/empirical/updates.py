@@ -1,21 +1,30 @@
-"""Updates: did a record take part in DP-SGD?"""
+"""Updates: did a record take part in DP-SGD? Did a client, where whole clients are protected?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
 from privfair.arrays import FloatArray
-from privfair.empirical.attack import Claimed, asked, claimed
-from privfair.empirical.gradients import Steps, change, clipped_gradients, loud_parameters
-from privfair.empirical.subject import FEATURES, Subject, first_client, twin
-from privfair.messages import Parameters, PrivateWork, Task, TrainRequest, Update
+from privfair.clients.client import Client
+from privfair.clients.sgd import train_locally
+from privfair.empirical.attack import Claimed, Coins, Worlds, cells_of, only_trained
+from privfair.empirical.gradients import Steps, beside, change, clipped_gradients, loud_parameters
+from privfair.empirical.subject import FEATURES, Subject, twin
+from privfair.fairness.embedding import SharedFeatures
+from privfair.fairness.tracking import SharedScores
+from privfair.mechanisms.update_release import UpdateRelease
+from privfair.messages import LocalWork, Objective, Parameters, PrivateWork, Task, Tracked, TrainRequest, Update
 from privfair.privacy.pricing import UPDATES
+from privfair.randomness import stream
 
 FAR = 50.0
-STEP = 1e-3  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
+STEP = 2e-4  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
+OTHERS = 15  # records in every minibatch beside the attacked one
+STRENGTH = 1e4  # λ with which the penalty's gradient is far larger than the clip, and than the task's
 
 
 def private_work(subject: Subject, step: float = STEP) -> PrivateWork:
@@ -23,78 +32,213 @@ def private_work(subject: Subject, step: float = STEP) -> PrivateWork:
     u = subject.terms.updates
     if u is None:
         raise ValueError("updates are not private")
+    divisor = max(1.0, u.sampling_rate * float(subject.terms.records.max()))
     return PrivateWork(
         steps=u.steps,
         sampling_rate=u.sampling_rate,
         noise_multiplier=u.noise_multiplier,
         max_grad_norm=u.max_grad_norm,
-        divisor=1.0,
-        learning_rate=step / u.max_grad_norm,
+        divisor=divisor,
+        learning_rate=step * divisor / u.max_grad_norm,
     )
 
 
 class UpdatesAttack:
     """A record whose gradient is as large as clipping allows, or no record at all (replaced: the opposite gradient).
 
-    The attacker is the server: it chooses parameters and step size, and sees the client's own update of every round, as
-    it is without encryption or for somebody who has the key.
+    The attacker is the server: it chooses parameters and step size, and sees every client's own update of every round,
+    as it is without encryption or for somebody who has the key. It looks along what the record's gradient has that the
+    gradients of the other records in the minibatches have not.
     """
 
     channel: ClassVar[str] = UPDATES
-    about: ClassVar[str] = "the updates of one client in all rounds, with and without one record"
+    about: ClassVar[str] = "the updates of every client in all rounds, with and without one record"
+    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """Updates without noise have no ε."""
+        if subject.terms.client_updates is not None:
+            return "whole clients are protected (clients)"
         return "sent without noise: no ε is claimed" if subject.terms.updates is None else None
 
     def __init__(self, subject: Subject) -> None:
-        """Both clients, and the requests of all rounds."""
+        """The clients with and without the record, and the requests of all rounds."""
         work = private_work(subject)
-        end = np.zeros((1, FEATURES))
-        end[0, 0] = FAR
-        record, opposite = subject.records(end), subject.records(-end)
-        self._setting = subject.setting(record, self.channel)
-        present = first_client(self._setting)
-        absent = twin(self._setting, opposite if subject.replaces else record.take([]))
-        self._clients = {True: present, False: absent}
-        self._cells = [int(c) for c in np.flatnonzero(present.data.membership[0])]
-        values = loud_parameters(present, Task(), work.max_grad_norm)
-        own = clipped_gradients(present, values, Task(), work.max_grad_norm)[0]
-        other = clipped_gradients(absent, values, Task(), work.max_grad_norm)[0] if subject.replaces else -own
-        self._direction: FloatArray = (own - other) / np.linalg.norm(own - other)
-        share = float(own @ self._direction) / work.max_grad_norm
+        rows = np.zeros((OTHERS + 1, FEATURES))
+        rows[:OTHERS, 1], rows[OTHERS, 0] = FAR, FAR
+        having = subject.records(rows)
+        rows[OTHERS, 0] = -FAR
+        lacking = subject.records(rows) if subject.replaces else having.take(np.arange(OTHERS))
+        self._worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
+        self._cells = cells_of(self._worlds.present)
+        objective, bound = self._objective(subject), work.max_grad_norm
+        setting = self._worlds.setting
+        probe = twin(setting, having.take([OTHERS]))
+        values = loud_parameters(probe, objective, bound)
+        own, common = (
+            clipped_gradients(twin(setting, having.take([row])), values, objective, bound)[0] for row in (OTHERS, 0)
+        )
+        other = clipped_gradients(self._worlds.absent, values, objective, bound)[-1] if subject.replaces else -own
+        self._direction = beside(own - other, common[None, :])
+        share = float((own - other) @ self._direction) / (2 * bound)
         self._steps = Steps.of(work, subject.replaces, share)
-        self._unit = work.learning_rate * work.max_grad_norm * share
+        self._unit = work.learning_rate * bound * share / work.divisor
         self._requests = [
-            TrainRequest(r, Parameters(values), Task(), work, weight=1.0) for r in range(subject.trainings)
+            TrainRequest(r, Parameters(values), objective, work, weight=1.0) for r in range(subject.trainings)
         ]
+
+    def _objective(self, subject: Subject) -> Objective:
+        return Task()
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Whoever sees every update of the client."""
-        return {"white-box": (0, 1, 2, 3)}
+        """Whoever sees every update of the clients."""
+        return {"white-box": (0, 1, 2, 3, 4)}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan."""
+        return self._worlds.names
 
     def claim(self) -> Claimed:
         """Of all rounds."""
-        asked(self._setting, self._requests)
-        return claimed(self._setting, self._cells)
+        return self._worlds.claim(self._requests, self._cells)
 
-    def trial(self, present: bool) -> tuple[float, ...]:
-        """Log-likelihood ratio of all updates; their sum along the record's gradient; their size; their length."""
-        ratios, seen, size, length = [], [], 0.0, 0
-        for request in self._requests:
-            reply = self._clients[present].respond(request)
-            if not isinstance(reply, Update):
-                raise TypeError(type(reply).__name__)
-            moved = -change(self._setting, reply)
-            seen.append(float(moved @ self._direction) / self._unit)
-            ratios.append(self._steps.log_ratio(seen[-1]))
-            size += float(moved @ moved)
-            length += len(reply.contribution)
-        return float(np.sum(ratios)), float(np.sum(seen)), size, float(length)
+    def trial(self, present: Coins) -> FloatArray:
+        """Log-likelihood ratio of all updates; their sum along the direction; size; length; less the bystander's."""
+        rows = np.zeros((len(present), 5))
+        for number, request in enumerate(self._requests):
+            replies, other = self._worlds.ask(present, request, Update)
+            beside_it = 0.0 if other is None else self._seen(other)[0]
+            for row, reply in zip(rows, replies, strict=True):
+                seen, size = self._seen(reply)
+                row += [self._steps.log_ratio(seen), seen, size, len(reply.contribution), 0.0]
+                if number == 0:
+                    row[4] = seen - beside_it
+        return rows
+
+    def _seen(self, reply: Update) -> tuple[float, float]:
+        moved = -change(self._worlds.setting, reply)[: self._direction.size]
+        return float(moved @ self._direction) / self._unit, float(moved @ moved)
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._setting.private is not None:
-            self._setting.private.close()
+        self._worlds.close()
+
+
+class TrackedAttack(UpdatesAttack):
+    """The same with a fairness penalty of a strength at which its gradient dominates: it must be clipped, too.
+
+    The server chooses what it broadcasts of all groups' scores: the record's group at one end, the others at the other.
+    """
+
+    channel: ClassVar[str] = "penalty"
+    about: ClassVar[str] = (
+        "the updates of every client under a very strong fairness penalty, with and without one record"
+    )
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Only one method has such a penalty."""
+        reason = UpdatesAttack.why_not(subject)
+        if reason is None and subject.config.federation.method != "mmd_fedavg":
+            return "the method has no penalty that follows shared scores"
+        return reason
+
+    def _objective(self, subject: Subject) -> Objective:
+        client, cells = self._worlds.present, self._worlds.setting.cells
+        ones = np.ones(len(cells))
+        own = np.isin(np.arange(len(cells)), self._cells)
+        sharing = subject.terms.sharing
+        low, high = (0.0, 1.0) if sharing is None else (sharing.noise.low, sharing.noise.high)
+        if client.embedder is not None:
+            plan = client.embedder.plan
+            ends = plan.unit.values(np.array([plan.low, plan.high]))
+            return Tracked(SharedFeatures(plan, STRENGTH, ends[own.astype(int)], ones, ones, float(len(cells))))
+        scores = tuple(np.array([high if mine else low]) for mine in own)
+        kernel = subject.config.fairness.kernel
+        return Tracked(
+            SharedScores(kernel, STRENGTH, scores, (np.ones(1),) * len(cells), ones, float(len(cells)), (low, high))
+        )
+
+
+class ClientsAttack:
+    """All records of one client are exchanged, so that its update is cut to the opposite of what it was.
+
+    The attacker is the server, which chooses the model; it sees every client's own update.
+    """
+
+    channel: ClassVar[str] = "clients"
+    about: ClassVar[str] = "the whole updates of every client in all rounds, with its records or with others"
+    fewest: ClassVar[int] = 80
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Only where whole clients are protected, each by all of its noise."""
+        if subject.terms.client_updates is None:
+            return "single records are protected (updates)"
+        return "noise comes in shares of several clients" if subject.terms.noise_is_shared else None
+
+    def __init__(self, subject: Subject) -> None:
+        """The clients with either set of records, and the requests of all rounds."""
+        planned = subject.terms.client_updates
+        if planned is None:
+            raise ValueError("whole clients are not protected")
+        end = np.zeros((4, FEATURES))
+        end[:, 0] = FAR
+        records = [only_trained(subject.records(rows)) for rows in (end, -end)]
+        self._worlds = Worlds(subject, self.channel, *records)
+        values = loud_parameters(self._worlds.present, Task(), planned.max_norm)
+        work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * planned.max_norm)
+        noise = replace(planned.noise, count=values.size)  # made-up records have features of their own
+        release = UpdateRelease(planned.max_norm, 1.0, noise)
+        self._requests = [
+            TrainRequest(r, Parameters(values), Task(), work, weight=1.0, release=release)
+            for r in range(subject.trainings)
+        ]
+        here, there = (
+            release.whole(_trained(client, self._requests[0], values)).astype(np.float64)
+            for client in (self._worlds.present, self._worlds.absent)
+        )
+        self._direction = (here - there) / np.linalg.norm(here - there)
+        self._middle = 0.5 * float((here + there) @ self._direction)
+
+    @property
+    def views(self) -> Mapping[str, tuple[int, ...]]:
+        """Whoever sees every update of the clients."""
+        return {"white-box": (0, 1, 2, 3)}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan."""
+        return self._worlds.names
+
+    def claim(self) -> Claimed:
+        """Of all rounds."""
+        return self._worlds.claim(self._requests, [])
+
+    def trial(self, present: Coins) -> FloatArray:
+        """All updates along the direction in which the two differ; the first; their length; less the bystander's."""
+        rows = np.zeros((len(present), 4))
+        for number, request in enumerate(self._requests):
+            replies, other = self._worlds.ask(present, request, Update)
+            for row, reply in zip(rows, replies, strict=True):
+                seen = self._seen(reply)
+                row += [seen, 0.0, len(reply.contribution), 0.0]
+                if number == 0:
+                    row[1], row[3] = seen, seen - (0.0 if other is None else self._seen(other))
+        return rows
+
+    def _seen(self, reply: Update) -> float:
+        return float(change(self._worlds.setting, reply) @ self._direction) - self._middle
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._worlds.close()
+
+
+def _trained(client: Client, request: TrainRequest, values: FloatArray) -> FloatArray:
+    """What training without noise changes."""
+    trained = train_locally(request, values, client.data, client.model, stream(0, "audit", "training"), None)
+    return np.asarray(trained.parameters - values, dtype=np.float64)

@@ -8,23 +8,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.algorithms.embedding import EmbeddingTracking
 from privfair.arrays import FloatArray
 from privfair.attendance import singles
 from privfair.backends.in_process import InProcess
-from privfair.clients.client import Client
 from privfair.clients.objectives import all_scores
-from privfair.empirical.attack import Claimed, claimed
+from privfair.empirical.attack import Claimed, Coins, claimed, only_trained
 from privfair.empirical.embeddings import embedder_of
-from privfair.empirical.gradients import Steps, change, clipped_gradients
+from privfair.empirical.gradients import Steps, beside, change, clipped_gradients
 from privfair.empirical.messages_law import TINY, log_density
-from privfair.empirical.subject import FEATURES, Kind, Subject, first_client, twin
+from privfair.empirical.subject import FEATURES, Kind, Subject, backend_of, first_client, twin
+from privfair.interfaces import Memory
 from privfair.mechanisms.score_release import fill_share
 from privfair.messages import (
     Answered,
     Asked,
     BundleReply,
     Counts,
+    CountsRequest,
     Embeddings,
     EmbeddingsRequest,
     Parameters,
@@ -36,29 +36,59 @@ from privfair.messages import (
     TrainRequest,
     Update,
 )
-from privfair.replies import ReplyCheck
+from privfair.replica import Replica
 from privfair.round import Server, begin, run_round
+from privfair.terms import Terms
 
 FAR = 10.0  # large enough to be clipped, small enough that the model does not learn the record at once
 FEWEST = 40  # other records in every cell
 
 
-class Recording(InProcess):
-    """Clients in this process, whose requests and replies are written down."""
+Seen = list[tuple[Request, Reply]]  # with models in the open
 
-    def __init__(self, client: Client, check: ReplyCheck) -> None:
+
+class Recording:
+    """A backend whose requests and replies are written down, with the models as who has the key sees them."""
+
+    def __init__(self, inner: InProcess, replica: Replica) -> None:
         """Without a desk: a trial's releases are made from made-up records, and are in nobody's ledger."""
-        super().__init__([client], check)
-        self.seen: list[tuple[Request, Reply]] = []
+        self._inner, self._replica = inner, replica
+        self.seen: Seen = []
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return self._inner.clients
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
-        """As `InProcess`."""
+        """What the inner backend answers."""
         asked = [request(k) for k in clients]
-        replies = super().exchange(clients, dict(zip(clients, asked, strict=True)).__getitem__)
+        replies = self._inner.exchange(clients, dict(zip(clients, asked, strict=True)).__getitem__)
         for one, reply in zip(asked, replies, strict=True):
             parts = reply.replies if isinstance(reply, BundleReply) else (reply,)
-            self.seen += [(a, b) for a, b in zip(singles(one), parts, strict=True) if isinstance(b, Reply)]
+            self.seen += [
+                (opened(a, self._replica), b) for a, b in zip(singles(one), parts, strict=True) if isinstance(b, Reply)
+            ]
         return replies
+
+    def agreed(self, terms: Terms) -> None:
+        """As the inner backend."""
+        self._inner.agreed(terms)
+
+    def client_state(self) -> Memory:
+        """As the inner backend."""
+        return self._inner.client_state()
+
+    def restore_clients(self, state: Memory) -> None:
+        """As the inner backend."""
+        self._inner.restore_clients(state)
+
+
+def opened(request: Request, replica: Replica) -> Request:
+    """The request with its model in the open."""
+    if isinstance(request, CountsRequest) or isinstance(request.model, Parameters):
+        return request
+    return replace(request, model=replica.at(request.model))
 
 
 class WholeRunAttack:
@@ -70,10 +100,13 @@ class WholeRunAttack:
 
     channel: ClassVar[str] = "run"
     about: ClassVar[str] = "everything that leaves one client in a whole run, with and without one record"
+    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
         """A channel without noise tells everything; and the run that is attacked has one client."""
+        if subject.config.privacy.client_level:
+            return "not attacked where whole clients are protected"
         sharing, updates = subject.config.privacy.predictions, subject.config.privacy.updates
         if updates == "none" or (sharing == "none" and subject.config.federation.method == "mmd_fedavg"):
             return "a channel has no noise: no ε is claimed"
@@ -90,9 +123,10 @@ class WholeRunAttack:
         rows = np.zeros((len(kinds), FEATURES))
         record, others = subject.records(end), subject.records(rows, kinds)
         both = type(record).concatenate([others, record])
-        self._setting = subject.setting(both, "run")
+        self._setting = subject.setting([only_trained(both)], self.channel)
         self._initial = self._setting.replica.state()
         absent = others if not subject.replaces else type(record).concatenate([others, subject.records(-end)])
+        self._records = {True: both, False: absent}
         self._clients = {True: first_client(self._setting), False: twin(self._setting, absent)}
         self._probe = twin(self._setting, record)
         distinct = sorted({(k.label, k.groups) for k in kinds})
@@ -101,14 +135,6 @@ class WholeRunAttack:
         self._share = np.array([sum((k.label, k.groups) == d for k in kinds) for d in distinct])
         self._cells = [int(c) for c in np.flatnonzero(self._probe.data.membership[0])]
         self._counts = {there: c.cell_counts for there, c in self._clients.items()}
-        server = self._setting.server
-        size = self._setting.replica.contribution_size
-        algorithm = server.algorithm
-        features = None
-        if isinstance(algorithm, EmbeddingTracking) and algorithm.adder is not None:
-            features = (algorithm.adder, algorithm.plan.unit.count)
-        cells = len(self._setting.cells)
-        self._check = ReplyCheck(server.adder, cells=cells, contribution_size=size, features=features)
 
     def _others(self) -> list[Kind]:
         """So many records of every group and label that no cell is left out."""
@@ -125,18 +151,21 @@ class WholeRunAttack:
         """White-box: every message. Black-box: the model at the end."""
         return {"white-box": (0, 1, 2, 3, 4), "black-box": (5,)}
 
+    @property
+    def clients(self) -> Sequence[str]:
+        """The one that there is."""
+        return ("the only client",)
+
     def claim(self) -> Claimed:
         """Of a run at the client's desk."""
         self._run(self._setting.server)
         return claimed(self._setting, self._cells)
 
-    def trial(self, present: bool) -> tuple[float, ...]:
+    def trial(self, present: Coins) -> FloatArray:
         """Log-likelihood ratios: of all, of counts, scores (or sums) and updates; all lengths; the record's fit."""
-        recording = Recording(self._clients[present], self._check)
-        self._run(replace(self._setting.server, backend=recording))
         parts = {Counts: 0.0, Scores: 0.0, Update: 0.0}
         length = 0
-        for request, reply in recording.seen:
+        for request, reply in self._played(bool(present[0])):
             if isinstance(reply, Counts):
                 parts[Counts] += self._of_counts(reply)
             elif isinstance(request, ScoresRequest) and isinstance(reply, Scores):
@@ -151,7 +180,13 @@ class WholeRunAttack:
         model.load(self._setting.replica.result)
         data = self._probe.data
         fit = -float(data.task.losses(model.evaluate(data.x), data.y)[0])
-        return float(sum(parts.values())), *parts.values(), float(length), fit
+        return np.array([[float(sum(parts.values())), *parts.values(), float(length), fit]])
+
+    def _played(self, present: bool) -> Seen:
+        """What is seen of one run, at the end of which the replica has the result."""
+        backend = Recording(backend_of(self._setting, [self._clients[present]]), self._setting.replica)
+        self._run(replace(self._setting.server, backend=backend))
+        return backend.seen
 
     def _run(self, server: Server) -> None:
         """All rounds, from the initial model."""
@@ -221,7 +256,7 @@ class WholeRunAttack:
         bound = work.max_grad_norm
         own = clipped_gradients(self._probe, model.values, request.objective, bound)[0]
         others = clipped_gradients(self._bystanders, model.values, request.objective, bound)
-        direction = _beside(own, others)
+        direction = beside(own, others)
         share = float(own @ direction) / bound
         if share < 1e-3:
             return 0.0
@@ -233,12 +268,3 @@ class WholeRunAttack:
         """Close the ledger."""
         if self._setting.private is not None:
             self._setting.private.close()
-
-
-def _beside(own: FloatArray, others: FloatArray) -> FloatArray:
-    """The direction of `own` within what is orthogonal to all others."""
-    _, sizes, rows = np.linalg.svd(others, full_matrices=False)
-    span = rows[sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))]
-    rest = own - span.T @ (span @ own)
-    norm = float(np.linalg.norm(rest))
-    return np.asarray(rest / norm if norm > 1e-12 else np.zeros_like(own))

@@ -10,6 +10,7 @@ import pytest
 
 from privfair import setting
 from privfair.config import Config
+from privfair.empirical.attack import Attack
 from privfair.empirical.subject import Subject, prepare
 from privfair.mechanisms.entropy import SeededEntropy
 from tests.end_to_end.federations import toy
@@ -25,6 +26,25 @@ PRIVATE: dict[str, Any] = {
 SHARED: dict[str, Any] = {**PRIVATE, "distributed_noise": True}
 
 
+class Quiet(SeededEntropy):
+    """Every choice as always, and no noise at all."""
+
+    def normal(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
+    def discrete_gaussian(self, scale: float, size: int) -> np.ndarray:
+        return np.zeros(size, dtype=np.int64)
+
+    def discrete_laplace(self, scale: float, size: int) -> np.ndarray:
+        return np.zeros(size, dtype=np.int64)
+
+
+def trials(attack: Attack, present: bool, count: int) -> np.ndarray:
+    """The numbers of so many trials of the first client, whose neighbours have what it has."""
+    coins = np.full(len(attack.clients), present)
+    return np.array([attack.trial(coins)[0] for _ in range(count)])
+
+
 def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """From now on clients draw from one generator, which goes on from draw to draw."""
     rng = np.random.default_rng(seed)
@@ -33,6 +53,8 @@ def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 1, **sections: Any) -> Subject:
     """The plan of this [privacy], ready for attacks."""
+    if not privacy.get("distributed_noise"):  # encryption takes time, and has tests of its own
+        sections.setdefault("aggregation", {"scheme": "plain"})
     config = Config.build({"privacy": privacy, "federation": {"rounds": rounds}, **sections})
     return prepare(config, folder, federation=toy(clients=clients, records=120))
 

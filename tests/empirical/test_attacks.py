@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from accountant import Budget, Ledger
-from accountant.empirical import distinguish
+from accountant.empirical import TradeOff, distinguish
 from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.empirical.audit import Effort, audit
@@ -22,13 +22,13 @@ from privfair.empirical.subject import prepare, read
 from privfair.empirical.updates import UpdatesAttack
 from privfair.empirical.whole_run import WholeRunAttack
 from privfair.mechanisms.grid_noise import ScoreNoise
-from tests.empirical.plans import PRIVATE, PUBLIC, generator_noise, plan
+from tests.empirical.plans import PRIVATE, PUBLIC, generator_noise, plan, trials
 from tests.end_to_end.federations import toy
 
 DELTA = 1e-5
 
 
-def test_the_prediction_channel_is_measured_to_four_fifths_of_its_claim(
+def test_the_prediction_channel_is_measured_to_three_quarters_of_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Public counts, a cell of one record: its score at one end or the other, with noise of half the range."""
@@ -36,7 +36,8 @@ def test_the_prediction_channel_is_measured_to_four_fifths_of_its_claim(
     found = audit(plan(tmp_path, PUBLIC), Effort(1200, 2.0), ["predictions"])
     (one,) = found.findings
     assert found.fine
-    assert 0.8 * one.upper < one.lower <= one.upper
+    assert one.verdict in ("consistent", "inconclusive")  # the attack meets the claim: either half of the time
+    assert 0.75 * one.upper < one.lower <= one.upper
     assert one.upper == pytest.approx(9.997, abs=0.01)
     assert abs(one.accuracy - 0.8413) < 5 * 0.37 / np.sqrt(one.guesses)
     assert one.allowed_accuracy == pytest.approx(0.8413, abs=1e-3)
@@ -50,8 +51,8 @@ def test_an_honest_pipeline_is_accused_no_more_often_than_stated(
     generator_noise(monkeypatch, 2)
     attack, audits, each = PredictionsAttack(plan(tmp_path, PUBLIC)), 40, 90
     claim = attack.claim()
-    absent = np.array([attack.trial(False) for _ in range(audits * each)])
-    present = np.array([attack.trial(True) for _ in range(audits * each)])
+    absent = trials(attack, False, audits * each)
+    present = trials(attack, True, audits * each)
     attack.close()
     accused = 0
     for part in range(audits):
@@ -78,7 +79,7 @@ def test_sampled_steps_and_deeper_models_are_attacked(tmp_path: Path, monkeypatc
     subject = plan(tmp_path, privacy, 2, model={"name": "mlp", "hidden": [4]})
     attack = UpdatesAttack(subject)
     claim = attack.claim()
-    rows = [np.array([attack.trial(there) for _ in range(250)]) for there in (False, True)]
+    rows = [trials(attack, there, 250) for there in (False, True)]
     attack.close()
     found = distinguish(rows[0], rows[1], claim.event, DELTA, 0.05)
     assert 0.25 * claim.epsilon < found.if_as_stated <= claim.epsilon
@@ -90,7 +91,8 @@ def test_canaries_of_one_run_tell_something_and_not_too_much(tmp_path: Path, mon
     claim, runs = attack.claim(), [attack.run() for _ in range(6)]
     attack.close()
     for view in ("white", "black"):
-        found = one_run_result(runs, view, DELTA, 0.05)
+        found = one_run_result(runs, view, TradeOff.of(claim.event), DELTA, 0.05)
+        assert found.p_value >= 0.05
         assert found.canaries == 4 * 128
         assert 1.0 < found.epsilon < claim.epsilon  # two standard deviations apart: 84% right without abstaining
     share = np.mean([run.right(run.white, 128) / 128 for run in runs])
@@ -102,7 +104,7 @@ def test_a_whole_run_adds_up_what_its_channels_tell(tmp_path: Path, monkeypatch:
     generator_noise(monkeypatch, 6)
     attack = WholeRunAttack(plan(tmp_path, {**PRIVATE, "noise_multiplier": 0.5}))
     claim = attack.claim()
-    rows = [np.array([attack.trial(there) for _ in range(90)]) for there in (False, True)]
+    rows = [trials(attack, there, 90) for there in (False, True)]
     attack.close()
     found = distinguish(rows[0][:, :5], rows[1][:, :5], claim.event, DELTA, 0.05)
     assert 0.1 * claim.epsilon < found.lower <= claim.epsilon
@@ -166,7 +168,8 @@ def test_what_cannot_be_audited_is_refused_with_the_reason(tmp_path: Path) -> No
 def test_unknown_channels_are_refused_and_silent_ones_skipped(tmp_path: Path) -> None:
     subject = plan(tmp_path, PUBLIC)
     with pytest.raises(
-        InputError, match="channel must be one of counts, predictions, embeddings, updates, canaries, run"
+        InputError,
+        match="counts, predictions, embeddings, updates, penalty, clients, evaluation, canaries, run, holder; found",
     ):
         audit(subject, channels=["embedings"])
     silent = replace(subject, terms=replace(subject.terms, sharing=None))

@@ -9,11 +9,12 @@ import pytest
 
 from accountant.empirical import distinguish
 from privfair.clients.objectives import all_scores
+from privfair.empirical.attack import only_trained
 from privfair.empirical.audit import Effort, audit
 from privfair.empirical.embeddings import EmbeddingsAttack, embedder_of, loudest_models
 from privfair.empirical.subject import first_client, twin
 from privfair.empirical.whole_run import WholeRunAttack
-from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan, plan_of_sums
+from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan, plan_of_sums, trials
 
 DELTA = 1e-5
 
@@ -26,7 +27,7 @@ def test_the_neighbours_are_as_far_apart_as_any_scores_can_make_them(
     subject = plan_of_sums(tmp_path, privacy, kernel=kernel, model={"name": model})
     far = np.zeros((1, 8))
     far[0, 0] = 50.0
-    setting = subject.setting(subject.records(far), "far")
+    setting = subject.setting([only_trained(subject.records(far))], "far")
     present = first_client(setting)
     absent = twin(setting, subject.records(-far) if subject.replaces else subject.records(far).take([]))
     unit = embedder_of(present).plan.unit
@@ -67,13 +68,16 @@ def test_who_opens_a_sum_meets_all_of_the_noise_and_who_opens_a_message_one_shar
     generator_noise(monkeypatch, 32)
     subject = plan_of_sums(tmp_path, {**SHARED, "smallest_cohort": 4}, rounds=2, clients=5)
     attack = EmbeddingsAttack(subject)
-    claim, rows = attack.claim(), np.array([attack.trial(False) for _ in range(200)])
+    claim, rows = attack.claim(), trials(attack, False, 200)
     attack.close()
     embedding = subject.terms.embedding
     assert embedding is not None
     assert (subject.cohort, embedding.noise.shares) == (4, 3)
     assert list(attack.views) == ["client", "server and client"]
-    for column, scale in ((0, embedding.noise.grid_scale), (4, embedding.noise.grid_scale / np.sqrt(3))):
+    for column, scale in (
+        (0, embedding.noise.grid_scale),
+        (len(attack.views["client"]), embedding.noise.grid_scale / np.sqrt(3)),
+    ):
         expected = np.sqrt(2) * scale
         assert abs(rows[:, column].std() - expected) < 5 * expected / np.sqrt(2 * 200)
         assert abs(rows[:, column].mean()) < 5 * expected / np.sqrt(200)
@@ -109,11 +113,14 @@ def test_every_attack_works_or_says_why_not(
     assert skipped.pop("predictions") == "not shared: sums of their features are (embeddings)"
     if privacy is SHARED:
         assert "noise comes in shares of several clients" in skipped.pop("run")
-    elif privacy is PUBLIC:
+        assert "noise comes in shares of several clients" in skipped.pop("holder")
+    assert skipped.pop("clients") == "single records are protected (updates)"
+    assert skipped.pop("evaluation") == "not in the plan (privacy.evaluation)"
+    if privacy is PUBLIC:
         assert skipped.keys() == {"counts", "canaries"}
         return
     assert not skipped
-    assert {f.channel for f in found.findings} >= {"counts", "embeddings", "updates", "canaries"}
+    assert {f.channel for f in found.findings} >= {"counts", "embeddings", "updates", "penalty", "canaries"}
 
 
 @pytest.mark.slow
@@ -121,7 +128,7 @@ def test_a_whole_run_adds_up_counts_sums_and_updates(tmp_path: Path, monkeypatch
     generator_noise(monkeypatch, 35)
     attack = WholeRunAttack(plan_of_sums(tmp_path, {**PRIVATE, "noise_multiplier": 0.5}))
     claim = attack.claim()
-    rows = [np.array([attack.trial(there) for _ in range(90)]) for there in (False, True)]
+    rows = [trials(attack, there, 90) for there in (False, True)]
     attack.close()
     found = distinguish(rows[0][:, :5], rows[1][:, :5], claim.event, DELTA, 0.05)
     assert 0.2 * claim.epsilon < found.lower <= claim.epsilon

@@ -71,7 +71,9 @@ def test_a_client_that_forgets_its_share(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Client, "embeddings", forgetful)
     found = audit(subject, Effort(300, 2.0), CHANNEL)
     caught(found, "embeddings")
-    assert [f.adversary for f in found.findings if f.contradicts] == ["client"]  # the attacked one has its share
+    assert [f.adversary for f in found.findings if f.verdict == "violated"] == [
+        "client"
+    ]  # the attacked one has its share
 
 
 def test_noise_and_not_its_variance_divided_among_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_noise_and_not_its_variance_divided_among_clients(tmp_path: Path, monkey
     monkeypatch.setattr(VectorNoise, "share_scale", property(lambda self: self.grid_scale / self.shares))
     found = audit(subject, QUICK, CHANNEL)
     caught(found, "embeddings")
-    assert [f.adversary for f in found.findings if f.contradicts] == ["client", "server and client"]
+    assert [f.adversary for f in found.findings if f.verdict == "violated"] == ["client", "server and client"]
 
 
 def test_one_share_at_the_price_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_one_share_at_the_price_of_all(tmp_path: Path, monkeypatch: pytest.Monke
     assert audit(plan_of_sums(tmp_path, privacy, clients=5), QUICK, CHANNEL).fine
     monkeypatch.setattr(VectorNoise, "alone", property(lambda self: self))
     found = audit(plan_of_sums(tmp_path, privacy, clients=5), QUICK, CHANNEL)
-    assert found.verdict.endswith("by embeddings (server and client).")
+    assert "by embeddings (server and client). An audit" in found.verdict
     assert found.collusion is not None
     measured, claimed = found.collusion
     assert measured > claimed == found.planned

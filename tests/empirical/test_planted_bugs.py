@@ -25,9 +25,10 @@ QUICK = Effort(300, 2.0)
 
 def caught(found: Findings, channel: str) -> None:
     """The audit names the channel, and more was seen than it claims."""
+    assert found.outcome == "violated"
     assert not found.fine
-    assert f"CONTRADICTION: more can be seen than the claim allows, by {channel} (" in found.verdict
-    assert max(f.lower for f in found.findings if f.channel == channel) > found.findings[0].upper
+    assert f"VIOLATED: more can be seen than the claim allows, by {channel} (" in found.verdict
+    assert "violated" in {f.verdict for f in found.findings if f.channel == channel}
 
 
 SHUFFLED = {**PRIVATE, "prediction_noise": 1.0}
