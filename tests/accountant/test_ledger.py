@@ -319,15 +319,38 @@ def test_a_ledger_that_does_not_exist_is_not_created_for_a_reader(tmp_path):
     [
         ("sqlite://", "kept in a file"),
         ("sqlite:///:memory:", "kept in a file"),
+        ("sqlite:///", "kept in a file"),
+        ("sqlite:///?", "kept in a file"),
+        ("sqlite:///file:x?mode=memory&uri=true", "kept in a file"),
+        ("sqlite:///file::memory:?cache=shared&uri=true", "kept in a file"),
+        ("sqlite:///FILE:x?mode=memory&uri=true", "kept in a file"),
+        ("sqlite:///x?vfs=memdb&uri=true", "kept in a file"),
+        ("sqlite:///file:/x?vfs=memdb&uri=true", "kept in a file"),
+        ("sqlite+aiosqlite:///x", "sqlite:///FILE or postgresql"),
+        ("sqlite+pysqlcipher://:secret@/x", "sqlite:///FILE or postgresql"),
+        ("sqlite://host/x", "sqlite:///FILE or postgresql"),
+        ("sqlite:///%00", "must be"),
+        ("sqlite:////", "must be a database that opens"),
+        ("sqlite:////dev/null/x", "must be"),
+        ("sqlite:///" + "a" * 5000, "must be a file that can be reached"),
+        ("postgresql://user:secret@host:port/db", "sqlite:///FILE or postgresql"),
+        ("postgresql://user:secret@[::1/db", "sqlite:///FILE or postgresql"),
+        ("postgresql+asyncpg://user:secret@host/db", "sqlite:///FILE or postgresql"),
+        ("", "sqlite:///FILE or postgresql"),
+        ("://", "sqlite:///FILE or postgresql"),
         ("mysql://u:secret@host/db", "sqlite:///FILE or postgresql"),
         ("nonsense", "sqlite:///FILE or postgresql"),
     ],
 )
-def test_addresses_that_cannot_hold_a_ledger(address, message):
+@pytest.mark.parametrize("create", [True, False])
+def test_addresses_that_cannot_hold_a_ledger(address, message, create, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as error:
-        Ledger(address)
-    assert message in str(error.value)
+        Ledger(address, create=create)
+    if create:
+        assert message in str(error.value)
     assert "secret" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_are_no_ledger(tmp_path):

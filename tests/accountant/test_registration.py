@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from accountant import registration
+from accountant import chain, registration
 from accountant.accountant import Accountant
 from accountant.audit import audit
-from accountant.errors import InputError
-from accountant.events import Gaussian, NotPrivate
+from accountant.books import BUDGET, settled
+from accountant.budget import Budget
+from accountant.errors import InputError, Refused
+from accountant.events import Event, Gaussian, NotPrivate, canonical_json
 from accountant.fingerprint import canonical_cell, fingerprint_columns, fingerprint_csv, key_of
 from accountant.ledger import Ledger
 from accountant.signing import OwnerKey
-from accountant.spending import Spend, require_group
+from accountant.spending import Draft, Spend, require_group
 
 KEY, OTHER = OwnerKey(bytes(range(32))), OwnerKey(bytes(32))
 
@@ -110,3 +114,62 @@ def test_spaces_that_nobody_sees_are_refused():
         with pytest.raises(InputError, match="no spaces around it"):
             require_group(group)
     assert require_group("age band=30 to 40") == "age band=30 to 40"
+
+
+# --- spellings of datasets ----------------------------------------------------------------------------------------
+
+SPELLINGS = ("P", "ｐ", "𝐏")
+
+
+@pytest.mark.parametrize("other", SPELLINGS)
+def test_another_spelling_of_a_dataset_is_no_second_budget(ledger, other):
+    budget = ledger.set_budget("p", Budget(3.0, 1e-5))
+    ledger.reserve([Spend("p", Gaussian(9.0))])
+    assert ledger.budget(other) == budget
+    assert ledger.dataset(other).name == "p"
+    assert ledger.spent(other) == ledger.spent("p") != {}
+    for ask in (
+        lambda: ledger.reserve([Spend(other, Gaussian(9.0))]),
+        lambda: ledger.set_budget(other, Budget(9.0, 1e-5)),
+        lambda: ledger.register(other, simulation=True),
+    ):
+        with pytest.raises(InputError, match="dataset must be written 'p', as before"):
+            ask()
+
+
+def _old_rows(ledger: Ledger, *drafts: Draft) -> None:
+    """Rows as an older version wrote them, which took every spelling for a dataset of its own."""
+    with ledger._storage.writing() as connection:
+        rows = [(draft, "") for draft in drafts]
+        chain.append(connection, chain.read_head(connection), rows, now=ledger._now(), key=None, known={})
+
+
+def _spending(dataset: str, event: Event) -> Draft:
+    return Spend(dataset, event, client="c").draft(canonical_json(event))
+
+
+@pytest.mark.parametrize("budget_first", [False, True])
+def test_spellings_in_older_ledgers_add_up(ledger, budget_first):
+    budget = Budget(3.0, 1e-5)
+    row = settled(BUDGET, "p", {"actor": "a", "budget": json.loads(budget.to_json()), "reason": ""})
+    spends = [_spending(name, Gaussian(9.0)) for name in ("p", "P", "ｐ", "P")]
+    _old_rows(ledger, *([row, *spends] if budget_first else [*spends, row]))
+    assert ledger.spent("P") == {("c", ""): pytest.approx(4 * budget.order / 2 / 81, rel=1e-9)}
+    (found,) = audit(ledger, pld=False).datasets
+    assert (found.state.name, found.releases) == ("p", 4)
+    assert found.spent == pytest.approx(4 * budget.order / 2 / 81, rel=1e-9)
+    ledger.reserve([Spend("p", Gaussian(9.0), client="c")])
+    with pytest.raises(InputError, match="must be written 'p'"):
+        ledger.reserve([Spend("P", Gaussian(9.0), client="c")])
+    assert ledger.runs("P") == []
+    assert audit(ledger, pld=False).fine
+
+
+def test_spellings_that_cannot_be_added_up_are_refused(ledger):
+    _old_rows(ledger, _spending("p", Gaussian(9.0)), _spending("P", Gaussian(9.0, adjacency="replace-one")))
+    for ask in (
+        lambda: ledger.reserve([Spend("p", Gaussian(9.0), client="c")]),
+        lambda: ledger.set_budget("p", Budget(3.0, 1e-5)),
+    ):
+        with pytest.raises(Refused, match=r"'p', 'P' are one name in different spellings.*Ledger.record_past"):
+            ask()
