@@ -64,7 +64,7 @@ def as_event(events: object, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE, uni
         return from_dp_event(events, adjacency, unit)
     if isinstance(events, Iterable) and not isinstance(events, str | bytes | dict):
         return Composed(tuple(as_event(event, adjacency, unit) for event in events))
-    raise InputError("events", "must be an event or a list of events", events)
+    raise InputError("events", "must be an event or a list of events", f"a {type(events).__name__}")
 
 
 def spent(events: object, delta: float = 1e-5, method: Method = "rdp") -> Spent:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accountant.errors import InputError
-from privfair.toml_values import toml_value
+from privfair.toml_values import toml_value, why_unreadable
 
 # Large enough for every use, and small enough that a slip of the keyboard is refused before it fills the memory or the
 # numbers overflow: what is kept of a run grows with its rounds (rows of the history, of the forecast and of the
@@ -36,7 +36,9 @@ NOTION_ALIASES = {
 class Section(BaseModel):
     """A table of the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 class DataConfig(Section):
@@ -229,11 +231,11 @@ class Config(Section):
     def read(path: Path, overrides: Sequence[str] = ()) -> Config:
         """From a TOML file, with `section.key=value` overrides."""
         try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+            tree = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise InputError("config", "must be a TOML file that exists", str(path)) from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise InputError("config", f"must be a readable TOML file ({error})", str(path)) from None
+        except (tomllib.TOMLDecodeError, ValueError, OSError, RecursionError) as error:
+            raise InputError("config", f"must be a readable TOML file ({why_unreadable(error)})", str(path)) from None
         return Config.build(tree, overrides)
 
     @staticmethod

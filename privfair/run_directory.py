@@ -116,7 +116,11 @@ class RunDirectory:
     @staticmethod
     def open(path: Path) -> RunDirectory:
         """An existing run."""
-        if not (path / "config.toml").is_file():
+        try:
+            there = (path / "config.toml").is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            there = False
+        if not there:
             raise InputError("run", "must be the folder of a run, with a config.toml in it", str(path))
         return RunDirectory(path)
 

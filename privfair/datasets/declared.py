@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from accountant.errors import InputError, require_finite
 from privfair.datasets.columns import Categorical, Column, Numeric
 from privfair.datasets.options import choice, nearest
+from privfair.toml_values import why_unreadable
 
 KEYS = ("task", "positive", "label_range", "numeric", "categories")
 EXAMPLE = 'For example numeric = {age = [18, 100]} and categories = {sex = ["F", "M"]}.'
@@ -85,9 +86,10 @@ def as_text(value: Any) -> str:
 
 def _read_toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError("schema", f"must be a TOML file that can be read ({error})", str(path)) from None
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        rule = f"must be a TOML file that can be read ({why_unreadable(error)})"
+        raise InputError("schema", rule, str(path)) from None
 
 
 def _table(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -30,7 +30,11 @@ class Records:
     def __post_init__(self) -> None:
         """Check the shapes and lock the arrays."""
         for name, dtype, dimensions in _ARRAYS:
-            array = _locked(getattr(self, name), dtype)
+            given = getattr(self, name)
+            try:
+                array = _locked(given, dtype)
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(name, "must be an array of numbers", given) from None
             if array.ndim != dimensions:
                 raise InputError(name, f"must have {dimensions} dimension(s)", f"shape {array.shape}")
             if len(array) != len(self.labels):

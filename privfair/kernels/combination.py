@@ -27,6 +27,8 @@ class SumKernel(Kernel):
         if not self.parts:
             raise InputError("parts", "must name at least one kernel", self.parts)
         flat: list[tuple[float, Kernel]] = []
+        if not all(isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], Kernel) for part in self.parts):
+            raise InputError("parts", "must be pairs of a factor and a kernel", self.parts)
         for factor, kernel in self.parts:
             require_positive("factor", factor, "A kernel times a negative number is not positive definite.")
             if isinstance(kernel, SumKernel):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from accountant.errors import InputError, require_finite, require_positive
+from accountant.errors import InputError, require_positive
 from privfair.arrays import FloatArray
 from privfair.kernels.base import Form, Kernel
 from privfair.kernels.combination import SumKernel
@@ -116,9 +117,12 @@ def witness(
     w0, w1 = as_weights("weights0", weights0, first.size), as_weights("weights1", weights1, second.size)
     require_positive("tolerance", tolerance)
     if domain is not None:
-        low, high = (require_finite("domain", end) for end in domain)
-        if not low < high:
-            raise InputError("domain", "must be (low, high) with low below high", domain)
+        try:
+            low, high = map(float, domain)
+        except (TypeError, ValueError, OverflowError):
+            raise InputError("domain", "must be two numbers, (low, high)", domain) from None
+        if not (isfinite(low) and isfinite(high) and low < high):
+            raise InputError("domain", "must be (low, high), finite, with low below high", f"{low:g} to {high:g}")
         domain = low, high
     return Witness(
         kernel, np.concatenate([first, second]), np.concatenate([w0, -w1]), domain=domain, tolerance=tolerance
