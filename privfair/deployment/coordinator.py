@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -236,8 +235,6 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
 def _most_records(parts: Parts) -> int:
     """The largest count of one data holder with which there is a plan: one that claims more does not end the run."""
     limits = [MOST_RECORDS]
-    if parts.planner is not None:
-        limits.append(math.ceil(1 / parts.config.privacy.delta) - 1)
     if parts.embedding is not None and parts.embedding.room is not None:
         limits.append(parts.embedding.room)
     return min(limits)
