@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,14 @@ def test_texts():
         Ciphertext.from_bytes(data + b"x")
     with pytest.raises(Damaged, match="must be bytes; found 'NoneType'"):
         Ciphertext.from_bytes(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weight", [-1e-300, -0.5, -1.0, float("nan"), float("inf")])
+def test_a_weight_is_a_finite_number_of_0_or_above(weight):
+    """A negative one would make room in the sum of weights for contributions that are too heavy."""
+    forged = Ciphertext(replace(HEADER, weight=weight), WHOLE.chunks).to_bytes()
+    with pytest.raises(Damaged, match="must have a finite weight, 0 or above"):
+        Ciphertext.from_bytes(forged)
 
 
 def test_chunks_cannot_change_places():

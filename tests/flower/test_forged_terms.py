@@ -24,7 +24,7 @@ from accountant.spending import Spend
 from privfair.aggregation import ClientAggregator, ServerAggregator, plain_keys
 from privfair.algorithms.embedding import with_adder
 from privfair.config import Config
-from privfair.deployment.agreement import Declined, negotiator_of, require_acceptable
+from privfair.deployment.agreement import Declined, negotiator_of, require_acceptable, require_planned
 from privfair.deployment.envelopes import sealed
 from privfair.deployment.holder import Holder
 from privfair.deployment.plan import digest, shared_plan, terms_to_text
@@ -37,9 +37,11 @@ from privfair.messages import (
     Missing,
     Parameters,
     ScoresRequest,
+    Task,
+    TrainRequest,
 )
 from privfair.request_wire import encode_request
-from privfair.round import KeptByServer, Server, begin, run_round
+from privfair.round import ExactCounts, KeptByServer, Server, begin, run_round
 from privfair.terms import Terms
 from privfair.wire import decode
 from tests.flower.federations import merged
@@ -243,6 +245,20 @@ def test_no_refusal_depends_on_exact_counts(tmp_path: Path) -> None:
         terms = server.inner.settle([own, *[Counts(30, _half(30, len(exact)))] * 2])
         with nullcontext() if accepted else pytest.raises(Declined, match="other counts of this data holder"):
             require_acceptable(terms, None, server.parts, 0, released)
+
+
+@pytest.mark.parametrize(
+    ("weight", "accepted"), [(0.0, True), (1.0, True), (-0.5, False), (-1e-9, False), (1.5, False)]
+)
+def test_a_weight_is_a_share_of_a_whole(tmp_path: Path, weight: float, accepted: bool) -> None:
+    """Also without privacy, where weights are the server's: a negative one would make room for others in the sum."""
+    config = Config.build(merged(BASE, {"federation": {"method": "fedavg"}}))
+    parts = Holder(config, "client-1", tmp_path).parts
+    terms = ExactCounts().settle([Counts(30, _half(30, 2))] * 3)
+    work = parts.plan.work(0, parts.optimizer.proximal)
+    request = TrainRequest(0, Parameters(parts.model().parameters()), Task(), work, weight)
+    with nullcontext() if 0 <= weight <= 1 else pytest.raises(Declined, match="The weight is no share of a whole"):
+        require_planned(request, parts, terms, 0)
 
 
 # ---- the law: whatever is forged, what a holder states is what its rows cost, or more
