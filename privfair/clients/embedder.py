@@ -43,7 +43,7 @@ class Embedder:
         shares that others count on, noise alone.
         """
         unit = self.plan.unit
-        psi = unit.values(scores)
+        psi = unit.values(scores, alone=noise is not None)
         total = np.zeros((len(cells), unit.count))
         for cell, asked in enumerate(cells):
             shared = noise is not None and noise.shares > 1

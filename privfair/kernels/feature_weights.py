@@ -47,9 +47,9 @@ class UnitFeatures:
         """How many numbers a record contributes to."""
         return self.features.count
 
-    def values(self, scores: ArrayLike) -> FloatArray:
-        """(scores, J): ψ at each score."""
-        found: FloatArray = (self.features.values(scores) - self.centre) * (self.weights / self.radius)
+    def values(self, scores: ArrayLike, *, alone: bool = False) -> FloatArray:
+        """(scores, J): ψ at each score; `alone`: each depends on its score only, to the last bit."""
+        found: FloatArray = (self.features.values(scores, alone=alone) - self.centre) * (self.weights / self.radius)
         return found
 
     def mean_features(self, mean: FloatArray) -> FloatArray:

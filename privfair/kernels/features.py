@@ -55,14 +55,14 @@ class Features(ABC):
         """Scores that are the zeros of a Chebyshev polynomial in that variable (see `feature_weights.supremum`)."""
 
     @abstractmethod
-    def _evaluate(self, place: FloatArray, order: int) -> FloatArray:
+    def _evaluate(self, place: FloatArray, order: int, *, alone: bool = False) -> FloatArray:
         """The order-th derivatives (scores, J) at places −1 … 1 of the range."""
 
-    def values(self, scores: ArrayLike, order: int = 0) -> FloatArray:
-        """(scores, J): φ_j⁽ᵒʳᵈᵉʳ⁾ at each score."""
+    def values(self, scores: ArrayLike, order: int = 0, *, alone: bool = False) -> FloatArray:
+        """(scores, J): φ_j⁽ᵒʳᵈᵉʳ⁾ at each score; `alone`: each depends on its score only, to the last bit."""
         x = np.asarray(scores, dtype=np.float64).reshape(-1)
         x = np.where(np.isfinite(x), x, (self.low + self.high) / 2)
-        return self._evaluate(2 * (np.clip(x, self.low, self.high) - self.low) / self.length - 1, order)
+        return self._evaluate(2 * (np.clip(x, self.low, self.high) - self.low) / self.length - 1, order, alone=alone)
 
     @cached_property
     def slope_norms(self) -> FloatArray:
@@ -128,12 +128,13 @@ class Cosines(Features):
         """The middles of equal parts of the range."""
         return self.low + self.length * (np.arange(points) + 0.5) / points
 
-    def _evaluate(self, place: FloatArray, order: int) -> FloatArray:
+    def _evaluate(self, place: FloatArray, order: int, *, alone: bool = False) -> FloatArray:
         frequency = math.pi * np.arange(1, self.count + 1) / self.length
         angle = (place[:, None] + 1) * (self.length / 2) * frequency + order * math.pi / 2
-        from privfair.record_arithmetic import cosines  # a score's features depend on that score alone
+        from privfair.record_arithmetic import cosines
 
-        found: FloatArray = math.sqrt(2 / self.length) * frequency ** (order - 1.0) * cosines(angle)
+        cosine = cosines(angle) if alone else np.cos(angle)
+        found: FloatArray = math.sqrt(2 / self.length) * frequency ** (order - 1.0) * cosine
         return found
 
 
@@ -155,11 +156,12 @@ class Eigenfunctions(Features):
         nodes = -np.cos(math.pi * (np.arange(points) + 0.5) / points)
         return self.low + self.length * (nodes + 1) / 2
 
-    def _evaluate(self, place: FloatArray, order: int) -> FloatArray:
+    def _evaluate(self, place: FloatArray, order: int, *, alone: bool = False) -> FloatArray:
         inner = legendre.legder(self._coefficients, order) * (2 / self.length) ** order
-        from privfair.record_arithmetic import products  # a score's features depend on that score alone
+        from privfair.record_arithmetic import products
 
-        return products(legendre.legvander(place, len(inner) - 1), inner)
+        powers = legendre.legvander(place, len(inner) - 1)
+        return products(powers, inner) if alone else powers @ inner
 
 
 @lru_cache(maxsize=64)

@@ -69,14 +69,14 @@ class Embedding:
                     total += part
                 else:
                     total[inside] += part
-                    total[~inside] += self._direct(z[~inside], order)
+                    total[~inside] += self._direct(z[~inside], order, alone=True)
         return totals
 
-    def _direct(self, z: FloatArray, order: int = 0) -> FloatArray:
+    def _direct(self, z: FloatArray, order: int = 0, *, alone: bool = False) -> FloatArray:
         """The sum of the smooth part, term by term, in blocks of bounded memory."""
         if self._smooth is None:
             return np.zeros_like(z)
-        return direct_sum(self._smooth.form, z, self._samples, self._weights, order)
+        return direct_sum(self._smooth.form, z, self._samples, self._weights, order, alone=alone)
 
 
 class Witness(Embedding):
@@ -129,16 +129,21 @@ def witness(
     )
 
 
-def direct_sum(form: Form, z: FloatArray, samples: FloatArray, weights: FloatArray, order: int = 0) -> FloatArray:
-    """Σ_j w_j v⁽ᵒʳᵈᵉʳ⁾(z − y_j) for each z, term by term, in blocks of bounded memory."""
-    from privfair.record_arithmetic import products  # each z by itself, to the last bit
+def direct_sum(
+    form: Form, z: FloatArray, samples: FloatArray, weights: FloatArray, order: int = 0, *, alone: bool = False
+) -> FloatArray:
+    """Σ_j w_j v⁽ᵒʳᵈᵉʳ⁾(z − y_j) for each z, term by term, in blocks of bounded memory.
+
+    `alone`: each z by itself, to the last bit.
+    """
+    from privfair.record_arithmetic import products
 
     result = np.empty_like(z)
     rows = max(1, _DIRECT_BLOCK // samples.size)
     for start in range(0, z.size, rows):
         d = z[start : start + rows, None] - samples
         values = form.evaluate(d.reshape(-1), order).reshape(d.shape)
-        result[start : start + rows] = products(values, weights[:, None])[:, 0]
+        result[start : start + rows] = products(values, weights[:, None])[:, 0] if alone else values @ weights
     return result
 
 

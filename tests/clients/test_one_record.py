@@ -237,7 +237,10 @@ def test_scores_features_and_decisions_are_those_of_the_record_alone(case: Any) 
         client.model.load(at.values)
         for data in (client.data, client.test_data):
             scores = all_scores(client.model, data.each_record_alone)
-            psi = [EmbeddingPlan(k, 0.0, 1.0, None).unit.values(scores)[row] for k in ("energy", "gaussian:0.3")]
+            psi = [
+                EmbeddingPlan(k, 0.0, 1.0, None).unit.values(scores, alone=True)[row]
+                for k in ("energy", "gaussian:0.3")
+            ]
             decided = data.each_record_alone.task.predictions(data.each_record_alone.outputs(client.model)) >= 0.5
             found.append([scores[row], *psi, decided[row]])
     for other in found[1:]:
