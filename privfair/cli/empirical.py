@@ -82,7 +82,7 @@ def print_findings(console: Console, found: Findings) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("attack", no_wrap=True)
     table.add_column("seen by", no_wrap=True)
-    for name in ("ε ≥", "ε claimed", "right\nof 100", "allowed", "p", "trials"):
+    for name in ("ε ≥", "claimed", "right\nof 100", "allowed", "p", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for one in found.findings:
@@ -128,7 +128,7 @@ def _row(one: Finding) -> list[str]:
 
 def _chance(p_value: float) -> str:
     """A p-value for people, never rounded down to nothing."""
-    return f"{p_value:.2f}" if p_value >= 0.01 else f"{p_value:.0e}" if p_value > 1e-99 else "<1e-99"
+    return f"{p_value:.2f}" if p_value >= 0.01 else f"{p_value:.0e}" if p_value >= 1e-9 else "<1e-9"
 
 
 def _down(value: float) -> str:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 import privfair
 from accountant import Budget, InputError, Ledger
 from accountant.errors import Refused
+from accountant.neighbouring import Adjacency
 from privfair.cli import audit as command
+from privfair.cli.empirical import print_findings
+from privfair.empirical.findings import Finding, Findings
 from privfair.mechanisms.count_release import CountNoise
 from tests.empirical.plans import generator_noise
 
@@ -53,11 +58,13 @@ def test_the_table_says_who_saw_how_much_and_what_it_does_not_show(config: Path)
     result = run("--empirical", str(config), *channels, "--trials", "80", "--figure", "bounds.png")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
-    assert "all lower bounds together at 95% confidence" in text
-    assert "No contradiction at 95% confidence" in text
-    assert "says otherwise in at most 5 of 100 cases" in text
+    assert "a false alarm has a probability of at most 0.001, all tests together" in text
+    assert "Consistent: no attack did better" in text or "INCONCLUSIVE: right more often than the claim allows" in text
+    assert "VIOLATED" not in text
     assert "a coin in 50; the claim allows at most" in text
-    assert "A pass is no proof" in text
+    assert '"Consistent" is no proof' in text
+    assert "10 clients were attacked in every trial" in text
+    assert "Attacking for about 5 minutes (--minutes)" in result.stderr  # beforehand
     assert Path("bounds.png").read_bytes().startswith(b"\x89PNG")
     assert not list(config.parent.glob("*.sqlite"))  # no ledger of anybody's was opened or made
 
@@ -72,7 +79,7 @@ def test_the_json_has_both_bounds_beside_the_claim_and_a_planted_bug_gives_exit_
     (counts,) = told["attacks"]
     assert told["fine"]
     assert told["adjacency"] == "add-or-remove"
-    assert (told["confidence"], told["delta"], counts["trials"]) == (0.95, 1e-5, 180)
+    assert (told["confidence"], told["delta"], counts["trials"]) == (0.999, 1e-5, 160)  # 80 of each, of 10 clients
     assert counts["epsilon"]["upper"] == pytest.approx(1.0, abs=1e-3)
     assert 0 <= counts["epsilon"]["lower"] <= 1.0
     assert told["epsilon"]["upper"] > 1.0  # the whole plan
@@ -84,7 +91,59 @@ def test_the_json_has_both_bounds_beside_the_claim_and_a_planted_bug_gives_exit_
     assert not told["fine"]
     assert told["attacks"][0]["contradicts"]
     assert told["attacks"][0]["epsilon"]["lower"] > 1.0
-    assert "CONTRADICTION" in told["verdict"]
+    assert told["outcome"] == told["attacks"][0]["verdict"] == "violated"
+    assert told["attacks"][0]["p_value"] < told["attacks"][0]["violated_below"] <= 0.001
+    assert told["verdict"].startswith("VIOLATED: more can be seen than the claim allows, by counts (server")
+    shown = run(*arguments[:-1])
+    assert shown.exit_code == 1
+    assert "VIOLATED" in shown.stdout
+    assert "Consistent:" not in shown.stdout
+
+
+def a_finding(**changed: object) -> Finding:
+    given: dict[str, Any] = {
+        **{"channel": "updates", "adversary": "white-box", "about": "", "upper": 4.38, "lower": 1.0},
+        **{"without_assumption": 0.5, "if_as_stated": 1.0, "noise_factor": 1.2, "accuracy": 0.68, "guesses": 100},
+        **{"allowed_accuracy": 0.69, "trials": 200, "seconds": 1.0, "in_plan": True, "p_value": 1.0, "level": 1e-3},
+    }
+    return Finding(**(given | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "outcome", "word"),
+    [
+        ({}, "consistent", "Consistent: no attack did better than the claim allows"),
+        ({"accuracy": 0.7}, "inconclusive", "INCONCLUSIVE: right more often than the claim allows"),
+        (
+            {"accuracy": 0.96, "p_value": 1e-9},
+            "violated",
+            "VIOLATED: more can be seen than the claim allows, by updates",
+        ),
+        ({"lower": 4.5}, "violated", "VIOLATED"),  # the bound alone
+        ({"accuracy": 0.6, "p_value": 1e-4}, "violated", "VIOLATED"),  # rates in a tail: accuracy says nothing
+        ({"worst": "north", "p_value": 0.0}, "violated", "by updates (white-box, north)"),
+    ],
+)
+def test_no_success_is_printed_beside_a_line_that_contradicts_it(
+    capsys: pytest.CaptureFixture[str], changed: dict[str, object], outcome: str, word: str
+) -> None:
+    findings = (a_finding(channel="counts"), a_finding(**changed))
+    found = Findings(findings, (), 20.0, 1e-5, 0.999, Adjacency.ADD_OR_REMOVE, 1.0)
+    print_findings(Console(width=200), found)
+    text = capsys.readouterr().out
+    assert word in text
+    assert found.to_json()["outcome"] == outcome
+    assert found.fine == (outcome != "violated")
+    assert ("Consistent: no attack" in text) == (outcome == "consistent")
+    assert found.to_json()["attacks"][1]["verdict"] == outcome
+
+
+def test_the_table_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = (a_finding(channel="predictions", upper=19.98, trials=4000, accuracy=0.7), a_finding(p_value=1e-120))
+    print_findings(Console(width=80), Findings(findings, (), 20.0, 1e-5, 0.999, Adjacency.ADD_OR_REMOVE, 1.0))
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert "inconclusive" in text
 
 
 @pytest.mark.slow
@@ -136,9 +195,7 @@ def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:
     other = ("--empirical", str(config), "--ledger", "sqlite:///elsewhere.sqlite")
     wrong = run(*other, "--channel", "embedings")
     assert isinstance(wrong.exception, InputError)
-    assert "channel must be one of counts, predictions, embeddings, updates, canaries, run; found 'embedings'" in str(
-        wrong.exception
-    )
+    assert "evaluation, canaries, run, holder; found 'embedings'" in str(wrong.exception)
     few = run(*other, "--trials", "3")
     assert "trials must be at least 80; found 3. Fewer show nothing." in str(few.exception)
     both = run("--empirical", str(config), "--delta", "1e-6")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_noise_divided_by_the_root_of_the_batch(tmp_path: Path, monkeypatch: pyt
     caught(audit(subject, FEW, ["updates"]), "updates")
 
 
-@pytest.mark.parametrize("tracker", ["scores", "embedding"])
+@pytest.mark.parametrize("tracker", ["scores", pytest.param("embedding", marks=pytest.mark.slow)])
 def test_the_gradient_of_the_penalty_added_after_clipping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str
 ) -> None:
@@ -84,12 +85,13 @@ def test_the_gradient_of_the_penalty_added_after_clipping(
 
 
 def _with_task(request: TrainRequest) -> TrainRequest:
-    from dataclasses import replace
-
     return replace(request, objective=Task())
 
 
-@pytest.mark.parametrize("channel", ["counts", "predictions", "updates", "evaluation"])
+@pytest.mark.parametrize(
+    "channel",
+    ["counts", "updates", *(pytest.param(c, marks=pytest.mark.slow) for c in ("predictions", "evaluation"))],
+)
 def test_every_tenth_client_without_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str) -> None:
     generator_noise(monkeypatch, 43)
     privacy = {**PUBLIC, "evaluation": "laplace", "evaluation_noise": 2.0, "noise_multiplier": 4.0}
@@ -160,7 +162,10 @@ def test_a_final_evaluation_without_noise(tmp_path: Path, monkeypatch: pytest.Mo
     caught(audit(subject, FEW, ["evaluation"]), "evaluation")
 
 
-@pytest.mark.parametrize(("engine", "scheme"), [("local", "plain"), ("stacked", "plain"), ("local", "bfv")])
+@pytest.mark.parametrize(
+    ("engine", "scheme"),
+    [("local", "plain"), ("stacked", "plain"), pytest.param("local", "bfv", marks=pytest.mark.slow)],
+)
 def test_whole_clients_with_a_third_of_the_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, scheme: str
 ) -> None:

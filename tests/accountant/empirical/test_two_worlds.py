@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from accountant import spent
-from accountant.empirical import Rates, TradeOff, at_least, at_most, distinguish, epsilon_from_rates, implied_factor
+from accountant.empirical import (
+    Rates,
+    TradeOff,
+    accuracy_p_value,
+    at_least,
+    at_most,
+    distinguish,
+    epsilon_from_rates,
+    implied_factor,
+    rates_p_value,
+)
 from accountant.empirical.rates import gaussian_separation
 from accountant.errors import InputError
 from accountant.events import (
@@ -151,3 +161,44 @@ def test_wrong_input_is_explained() -> None:
     with pytest.raises(InputError, match="successes must be between 0 and the number of trials, 5"):
         at_least(6, 5, 0.05)
     assert Rates(9, 10, 2, 10).accuracy == pytest.approx(0.85)
+
+
+@pytest.mark.parametrize("claim", [Gaussian(1.0), Laplace(2.0), Repeated(PoissonSampled(0.3, Gaussian(0.8)), 4)])
+def test_p_values_are_exact_for_every_test_that_the_claim_allows(claim: Gaussian | Laplace | Repeated) -> None:
+    """All outcomes of twelve and twelve releases, at false-alarm rates all over: P[p ≤ x] ≤ x."""
+    curve, n = TradeOff.of(claim), 12
+    outcomes = [Rates(hits, n, alarms, n) for hits in range(n + 1) for alarms in range(n + 1)]
+    values = {
+        "accuracy": np.array([accuracy_p_value(one, curve.most_accuracy) for one in outcomes]),
+        "rates": np.array([rates_p_value(one, curve) for one in outcomes]),
+    }
+    for alarm in (0.0, 0.02, 0.2, 0.31, 0.5, 0.8):
+        hit = float(curve.most_hits(alarm))
+        mass = np.array([binom.pmf(o.hits, n, hit) * binom.pmf(o.alarms, n, alarm) for o in outcomes])
+        for p in values.values():
+            for x in np.unique(p):
+                assert mass[p <= x].sum() <= x + 1e-9
+
+
+def test_what_was_once_passed_is_refuted() -> None:
+    """Right in 108 of 108 cases where 92% are allowed; right in 96 of 100 where 69 are."""
+    assert accuracy_p_value(Rates(54, 54, 0, 54), 0.92) == pytest.approx(0.92**108)
+    assert accuracy_p_value(Rates(48, 50, 2, 50), 0.6915) < 1e-9
+    assert rates_p_value(Rates(48, 50, 2, 50), TradeOff.of(Gaussian(1.0))) < 1e-4
+    assert accuracy_p_value(Rates(35, 50, 15, 50), 0.6915) == 1.0  # 70 of 100: chance
+    with pytest.raises(InputError, match="must be as many with the record as without"):
+        accuracy_p_value(Rates(5, 10, 5, 11), 0.7)
+
+
+def test_clients_with_rates_of_their_own_do_not_make_false_alarms() -> None:
+    """Ten clients, of which some show much and some nothing, each within the claim: pooled, no more is refuted."""
+    rng, level, repetitions, claim = np.random.default_rng(7), 0.05, 60, Gaussian(1.0)
+    shown = np.repeat([0.0, 0.5, 1.0, 1.0, 1.0], 2)[None, :]
+    refuted = sum(
+        distinguish(
+            rng.standard_normal((40, 10)).reshape(-1), (shown + rng.standard_normal((40, 10))).reshape(-1), claim,
+            DELTA, level,
+        ).refutes
+        for _ in range(repetitions)
+    )  # fmt: skip
+    assert refuted <= binom.isf(1e-6, repetitions, level)
