@@ -278,7 +278,10 @@ def _explained(error: ValidationError) -> InputError:
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] != "extra_forbidden":
-        return InputError(where or "config", _rule(problem["msg"]), problem["input"])
+        found = problem["input"]
+        if len(problem["loc"]) > 2:  # in a list: a part of what may be a record
+            found = f"a value of type {type(found).__name__}"
+        return InputError(where or "config", _rule(problem["msg"]), found)
     known = _known_keys(problem["loc"])
     close = get_close_matches(str(problem["loc"][-1]), known, n=1)
     hint = f"Did you mean {close[0]!r}? " if close else ""

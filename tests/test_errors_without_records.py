@@ -109,7 +109,7 @@ def test_what_was_found_is_described(table) -> None:
         ([1, 2, 3], "found a value of type list of length 3."),
         (dict, "found the type dict."),
         ("x" * 501, "found a text of 501 characters."),
-        (10**5000, "found a whole number of about 5,001 digits."),
+        pytest.param(10**5000, "found a whole number of about 5,001 digits.", id="digits"),
         (object(), "found a value of type object."),
     ],
 )
@@ -131,6 +131,9 @@ def test_single_values_are_shown(value) -> None:
 def test_configurations_do_not_echo_what_they_got(table, key) -> None:
     section, _, name = key.partition(".")
     for build in (lambda: Config.build({section: {name: table}}), lambda: Config(**{section: {name: table}})):
-        with pytest.raises(ValueError) as error:  # noqa: PT011  an InputError, or pydantic's for a Config made directly
-            build()
-        assert not any(canary in str(error.value) for canary in CANARIES) or table is TABLES["bytes"]
+        told = ""
+        try:
+            build()  # two numbers are a range, however they are kept, and a text may name a notion
+        except ValueError as error:
+            told = str(error)
+        assert not any(canary in told for canary in CANARIES)
