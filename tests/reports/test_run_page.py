@@ -32,7 +32,8 @@ def copied(folder: Path, to: Path, change: dict[str, Any] | None = None) -> Path
     shutil.copytree(folder, to)
     if change is not None:
         (to / "metrics.json").write_text(json.dumps(change))
-        (to / "privacy.json").write_text(json.dumps(change["privacy"]))
+        if json.loads((to / "privacy.json").read_text()) != change["privacy"]:
+            (to / "privacy.json").write_text(json.dumps(change["privacy"]))
     return to
 
 
