@@ -79,7 +79,7 @@ def best_times(objective: Objective, data: TrainingData, model: FlatModel) -> tu
 
 
 def round_times(objective: Objective, data: TrainingData, model: FlatModel) -> tuple[float, float]:
-    """Seconds of computing of a private round of one client: each record by itself, and by matrix products over all records."""
+    """Seconds of computing of a client's private round: each record by itself, and by products over all records."""
     start = model.parameters()
     work = PrivateWork(EPOCHS * RECORDS // BATCH, BATCH / RECORDS, 1.0, 1.0, float(BATCH), 0.05)
     request = TrainRequest(round=0, model=Parameters(start), objective=objective, work=work, weight=1.0)
