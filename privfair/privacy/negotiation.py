@@ -53,9 +53,8 @@ class PrivateCounts:
                 "With so few records there is nothing to learn privately. The rule is the larger of privacy.min_count "
                 "and three times the noise of counts (two for gaussian); more ε or a larger count_share lowers it."
             )
-            raise InputError(
-                "data", f"must have a client with a released count of at least {least}", told.tolist(), remedy
-            )
+            rule = f"must have a client with a released count of at least {least}"
+            raise InputError("data", rule, int(told.max()), remedy)
         records = np.where(takes_part, told, 0)
         cells = np.where(takes_part[:, None], cells, 0)
         planner = replace(planner, released_delta=self._delta(int(records.sum())))

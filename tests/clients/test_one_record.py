@@ -86,7 +86,7 @@ class Shown:
 
     keys = SimpleNamespace(modulus=2**40)  # whole numbers
 
-    def contribute(self, values: NDArray[np.float64], weight: float) -> bytes:
+    def contribute(self, values: NDArray[np.float64], weight: float, **about: int) -> bytes:
         self.values = values.copy()
         return b""
 

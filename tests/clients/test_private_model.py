@@ -116,8 +116,8 @@ def test_buffers_are_refused() -> None:
         (Around("detached mean"), "model must treat every record by itself; found 'an output that depends on the o"),
         (Around("weight"), "model must use its parameters through the layers that hold them; found"),
         (Around("dimension"), "layer Linear must see its input with one row per record, 3; found 1. Keep the rec"),
-        (Around("squeeze"), "model must give one number for each record; found ()."),
-        (Around("wide"), "model must give one number for each record; found (1, 5)."),
+        (Around("squeeze"), "model must give one number for each record; found 'shape ()'."),
+        (Around("wide"), "model must give one number for each record; found 'shape (1, 5)'."),
         (nn.Linear(3, 1), "model must take 4 features for each of 1 records; found 'mat1 and mat2 shapes cannot"),
         (
             nn.Sequential(Custom("dropout"), nn.Linear(FEATURES, 1)),

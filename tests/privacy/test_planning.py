@@ -216,7 +216,7 @@ def test_clients_that_train_less_often_pay_for_fewer_steps() -> None:
         ({**GIVEN, **RATES, "epsilon": 0.5}, r"privacy.epsilon must be at least what the given noise costs, \d.*"
                                              r"found 0.5\. Give more noise, or leave some of it to be calibrated\."),
         ({**GIVEN, **RATES, "min_count": 500}, r"data must have a client with a released count of at least 500; found "
-                                               r"\[200, 200\]\. With so few records there is nothing to learn"),
+                                               r"200\. With so few records there is nothing to learn"),
         ({"prediction_noise": 1.0, "noise_multiplier": 1.0, **RATES}, r"privacy.count_noise must be given, or"),
         ({"count_noise": 1.0, "noise_multiplier": 1.0, **RATES}, r"privacy.prediction_noise must be given, or"),
         ({"count_noise": 1.0, "prediction_noise": 1.0, **RATES}, r"privacy.noise_multiplier must be given, or"),
