@@ -118,7 +118,8 @@ class PrivacyConfig(Section):
     epsilon: float | None = Field(None, gt=0)
     delta: float = Field(1e-5, gt=0, lt=1)
     # how many records all data holders have together, if that is public: δ must be below 1/records, and stays as it is;
-    # without it a run whose released counts add up to n ≥ 1/δ uses δ = 1/(10·n)
+    # without it a run whose released counts add up to n ≥ 1/δ uses δ = 1/(10·n). data.records means the same,
+    # but for synthetic data
     records: int | None = Field(None, ge=1, le=MOST_RECORDS)
     target_method: Literal["pld", "rdp"] = "pld"
     counts: Literal["laplace", "gaussian", "public"] = "laplace"
@@ -251,6 +252,7 @@ class Config(Section):
         merged = {section: dict(table) for section, table in tree.items()}
         for override in overrides:
             _override(merged, override)
+        _declare_records(merged)
         try:
             return Config.model_validate(merged)
         except ValidationError as error:
@@ -262,6 +264,19 @@ class Config(Section):
         if not self.privacy.enabled:  # keys that do nothing are not told
             tables["privacy"] = self.privacy.model_dump(mode="json", exclude_unset=True)
         return {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
+
+
+def _declare_records(tree: dict[str, Any]) -> None:
+    """Move data.records to privacy.records: it is of all data holders together, and so a part of the plan they share.
+
+    Of synthetic data it is the number of records to make for a client, and stays.
+    """
+    data = tree.get("data", {})
+    if "records" not in data or data.get("name", "synthetic") == "synthetic":
+        return
+    declared = tree["data"].pop("records")
+    if tree.setdefault("privacy", {}).setdefault("records", declared) != declared:
+        raise InputError("data.records", f"must be privacy.records, {tree['privacy']['records']}", declared)
 
 
 def _override(tree: dict[str, Any], text: str) -> None:

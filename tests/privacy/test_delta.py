@@ -278,3 +278,12 @@ def test_who_comes_late_does_not_change_delta(tmp_path: Path) -> None:
     assert checkpoint.terms.records[2] == 0
     assert claim_of(checkpoint.terms).delta == 1 / 110
     assert {row.channel for row in found.spends(2)} == {"counts"}
+
+
+def test_the_declared_number_of_records_may_stand_with_the_data() -> None:
+    own = {"name": "csv", "path": "people.csv", "records": 500_000}
+    assert Config.build({"data": own}).privacy.records == 500_000
+    assert "records" not in Config.build({"data": own}).data.options
+    with pytest.raises(InputError, match=r"data.records must be privacy.records, 400000; found 500000"):
+        Config.build({"data": own, "privacy": {"records": 400_000}})
+    assert Config.build({"data": {"name": "synthetic", "records": 120}}).data.options["records"] == 120
