@@ -441,39 +441,33 @@ class Ledger:
                 after = added(spent, costs(state.budget, spends))
                 if not past:
                     require_room(dataset, state.budget, spent, after, spends)
+            checkpoint = position.checkpoint
+            if position.due:
+                self._append_totals(writing, position)
+                checkpoint = writing.head.sequence
             tokens = _tokens(writing.head.sequence, requests)
             owners = [token for token, request in zip(tokens, requests, strict=True) for _ in request]
             new = self._append(writing, list(zip(placed, owners, strict=True)))
             if redeemed:
                 insert_rows(connection, schema.redemptions, [(token, self._now()) for token in tokens])
-            # Only when all this is certainly stored.
-            head = writing.head
-            writing.after = lambda: self._entered(position, head, state, after, new, labels)
-        if position.due:
-            self._write_totals()
+            position_then = (writing.head, checkpoint, state, after)
+            writing.after = lambda: self._entered(position, position_then, new, labels)
         return tokens
 
     def _entered(
         self,
         position: Position,
-        head: Head,
-        state: DatasetState,
-        spent: dict[tuple[str, str], float] | None,
+        then: tuple[Head, int, DatasetState, dict[tuple[str, str], float] | None],
         new: dict[Source, Stored],
         labels: set[tuple[str, str, str]],
     ) -> None:
-        position.enter(head, state, spent)
+        """Take over what was written, now that it is certainly stored."""
+        position.enter(*then)
         if len(self._known_sources) > REMEMBERED_SOURCES:
             self._known_sources.clear()
             self._known_labels.clear()
         self._known_sources.update(new)
         self._known_labels |= labels
-
-    def _write_totals(self) -> None:
-        """Write a row of totals, for whoever opens the ledger next, unless another process just did."""
-        with self._writing() as writing:
-            if writing.position.due:
-                self._append_totals(writing, writing.position)
 
     def _append_totals(self, writing: _Writing, position: Position) -> None:
         self._append(writing, [(position.draft(), "")])

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from accountant.chain import Head
 from accountant.errors import InputError, LedgerUnavailable
@@ -143,7 +144,7 @@ class State:
         """As `close`, for those who forgot."""
         self.close()
 
-    def _read(self, statement: str, *values: object) -> list[tuple[str, ...]]:
+    def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock, self._explained():
             if not self.path.exists():
                 return []

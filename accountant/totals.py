@@ -37,15 +37,15 @@ from accountant.neighbouring import Adjacency, Neighbouring, NeighbouringMismatc
 from accountant.signing import OwnerKey
 from accountant.spending import SPEND, Draft, Payer, Source, add_up, folded, payer_of
 from accountant.storage import fetch
-from accountant.verify import ChainCheck
+from accountant.verify import ChainCheck, Rows
 
 # A row of totals is written when so many rows were added since the last one, and more if there are many payers.
-CHECKPOINT_ROWS = 2_000
+CHECKPOINT_ROWS = 1_000
 ROWS_PER_PAYER = 8
 # Totals are sums in another order than those they are compared with.
 SAME = 1e-9
 _BATCH = 1_000
-_KIND, _SOURCE_AND_COUNT = itemgetter(1), itemgetter(6, 4)
+_KIND, _COUNT, _SOURCE, _SOURCE_AND_COUNT = itemgetter(1), itemgetter(4), itemgetter(6), itemgetter(6, 4)
 
 Spent = dict[Payer, float]
 
@@ -68,6 +68,7 @@ class Position:
     conflicts: dict[str, str] = field(default_factory=dict)
     checkpoint: int = 0
     ahead: Mapping[str, Budget] = field(default_factory=dict)
+    _waiting: Counter[int] = field(default_factory=Counter)
 
     def state(self, dataset: str) -> DatasetState:
         """What is settled about a dataset, under the name it was first written with."""
@@ -90,21 +91,31 @@ class Position:
 
     # --- rows ---------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Sequence[tuple[Any, ...]], sources: Mapping[int, Source]) -> None:
-        """Add verified rows; `LedgerBroken` where they contradict each other."""
+    def add(self, rows: Rows, sources: Mapping[int, Source]) -> None:
+        """Add verified rows; `LedgerBroken` where they contradict each other.
+
+        Releases wait to be added up, equal ones together, until another kind of row comes; or for `settle`.
+        """
         start = 0
         for place, row in enumerate(rows) if set(map(_KIND, rows)) != {SPEND} else ():
             if row[1] != SPEND:
-                self._add_spends(rows[start:place], sources)
-                self._settle(row[0], row[1], sources[row[6]])
+                self._wait(rows[start:place])
+                self.settle(sources)
+                self._add_other(row[0], row[1], sources[row[6]])
                 start = place + 1
-        self._add_spends(rows[start:], sources)
+        self._wait(rows[start:])
         self.head = Head(rows[-1][0], rows[-1][8])
 
-    def enter(self, head: Head, state: DatasetState, spent: Spent | None) -> None:
+    def settle(self, sources: Mapping[int, Source]) -> None:
+        """Add up the releases that wait."""
+        waiting, self._waiting = self._waiting, Counter()
+        for number, count in waiting.items():
+            self._spend(sources[number], count)
+
+    def enter(self, head: Head, checkpoint: int, state: DatasetState, spent: Spent | None) -> None:
         """Take over what this process has written itself: releases from one dataset, after which this holds."""
         key = self._known(state.name)
-        self.head, self.states[key] = head, state
+        self.head, self.checkpoint, self.states[key] = head, checkpoint, state
         self.released.add(key)
         if spent is not None:
             self.spent[key] = spent
@@ -117,11 +128,14 @@ class Position:
             spellings.append(dataset)
         return key
 
-    def _add_spends(self, rows: Sequence[tuple[Any, ...]], sources: Mapping[int, Source]) -> None:
+    def _wait(self, rows: Rows) -> None:
+        if set(map(_COUNT, rows)) == {1}:  # nearly always, and much faster
+            self._waiting.update(map(_SOURCE, rows))
+            return
         for (number, count), times in Counter(map(_SOURCE_AND_COUNT, rows)).items():
             if count < 1:
                 raise LedgerBroken(f"A row counts {count} releases.")
-            self._spend(sources[number], count * times)
+            self._waiting[number] += count * times
 
     def _spend(self, source: Source, count: int) -> None:
         key = self._known(source.dataset)
@@ -139,7 +153,7 @@ class Position:
             payer = payer_of(source.client, source.group, event)
             spent[payer] = add_up(spent.get(payer, 0.0), budget.cost(event, count))
 
-    def _settle(self, sequence: int, kind: str, source: Source) -> None:
+    def _add_other(self, sequence: int, kind: str, source: Source) -> None:
         if kind in (TRUSTED, RESTORED) or (kind == LEDGER and sequence == 1):
             return
         try:
@@ -336,13 +350,22 @@ class Reader:
                     row = rows[seen.sequence - first]
                     if row[8] != seen.hash:
                         raise older(seen, head)
-                try:
-                    position.add(rows, known)
-                except LedgerBroken as error:
-                    raise changed(str(error).rstrip(".")) from error
+                self._add(position, rows, known)
+        self._add(position, (), known)
         if position.head != head:
             raise changed(f"its rows end with row {position.head.sequence}, and its head is row {head.sequence}")
         return position
+
+    @staticmethod
+    def _add(position: Position, rows: Rows, sources: Mapping[int, Source]) -> None:
+        """Add the rows; without any, those that wait."""
+        try:
+            if rows:
+                position.add(rows, sources)
+            else:
+                position.settle(sources)
+        except LedgerBroken as error:
+            raise changed(str(error).rstrip(".")) from error
 
 
 def _differs(head: Head, seen: Head) -> bool:
