@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -79,7 +78,7 @@ def print_findings(console: Console, found: Findings) -> None:
         f"probability of at most {1 - found.confidence:.2g}, all tests together",
         soft_wrap=True,
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # as narrow as a terminal
     table.add_column("attack", no_wrap=True)
     table.add_column("seen by", no_wrap=True)
     for name in ("ε ≥", "claimed", "right\nof 100", "allowed", "p", "trials"):
@@ -87,7 +86,7 @@ def print_findings(console: Console, found: Findings) -> None:
     table.add_column("verdict", no_wrap=True)
     for one in found.findings:
         table.add_row(*_row(one))
-    table.add_section()
+    table.add_row()
     table.add_row("[bold]whole plan[/]", "", f"[bold]{_down(found.lower)}[/]", f"[bold]{shown(found.planned)}[/]")
     if found.collusion is not None:
         table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
@@ -110,6 +109,7 @@ def print_findings(console: Console, found: Findings) -> None:
         "White-box: every message of the client, and the models between. Black-box: the final model alone.",
         "p: how likely such guesses are at most if the claim holds. Violated: p is below this attack's part of the "
         "false alarms, or ε ≥ exceeds the claim. Inconclusive: right more often than allowed; chance can explain it.",
+        "Trials: of either dataset together, times the clients that are attacked in each.",
         "ε ≥: the larger of two bounds; one rests on nothing, one on the stated law of the noise (--json has both).",
         *NOT_SHOWN,
     ):
@@ -118,7 +118,9 @@ def print_findings(console: Console, found: Findings) -> None:
 
 def _row(one: Finding) -> list[str]:
     colour = COLOURS[one.verdict]
-    trials = f"{one.trials:,}" if one.channel != "canaries" else f"{one.trials:,} runs"
+    trials = f"{one.trials:,}" if one.clients == 1 else f"{one.trials:,}×{one.clients}"
+    if one.channel == "canaries":
+        trials = f"{one.trials} runs"
     return [
         *(escape(one.channel), escape(one.adversary), _down(one.lower), shown(one.upper)),
         *(f"{100 * one.accuracy:.1f}", f"{100 * one.allowed_accuracy:.1f}", _chance(one.p_value)),

@@ -38,7 +38,9 @@ ATTACKS: tuple[type[Attack], ...] = (
     HolderAttack,
 )
 KINDS: dict[str, type[Attack] | type[CanariesAttack]] = {
-    attack.channel: attack for attack in (*ATTACKS[:7], CanariesAttack, *ATTACKS[7:])
+    **{attack.channel: attack for attack in ATTACKS[:-2]},
+    CanariesAttack.channel: CanariesAttack,
+    **{attack.channel: attack for attack in ATTACKS[-2:]},
 }
 CHANNELS = tuple(KINDS)
 FEWEST_RUNS = 30
@@ -143,13 +145,11 @@ def _two_worlds(
                 report(attack.channel, len(present), trials)
     finally:
         attack.close()
-    seen_rows = np.array(absent), np.array(present)  # (trials, clients, numbers)
+    without, having = np.array(absent), np.array(present)  # (trials, clients, numbers)
     found = []
     for adversary, columns in attack.views.items():
-        told = claim.against(adversary)
-        seen, p_value, worst = _judged(
-            *(rows[:, :, columns] for rows in seen_rows), told.event, subject.config.privacy.delta, level
-        )
+        told, delta = claim.against(adversary), subject.config.privacy.delta
+        seen, p_value, worst = _judged(without[:, :, columns], having[:, :, columns], told.event, delta, level)
         pooled = subject.colluding if adversary == POOLED else None
         found.append(
             Finding(
@@ -189,8 +189,8 @@ def _judged(
 ) -> tuple[Distinguished, float, int | None]:
     """What (trials, clients, numbers) show: of all clients together, or of the one of which most was seen.
 
-    With several clients half of the false alarms are for all together and half are shared by each alone. (Whoever is
-    right, the p-value is of everything; the client is named where it alone violates the claim and all together do not.)
+    With several clients half of the false alarms are for all together and half are shared by each alone. The p-value is
+    of both; a client is named where it violates the claim and all together do not.
     """
     numbers = absent.shape[2]
     if absent.shape[1] == 1:

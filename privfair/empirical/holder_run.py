@@ -16,7 +16,7 @@ from privfair.attendance import singles
 from privfair.config import Config
 from privfair.datasets.records import ClientData
 from privfair.deployment.coordinator import coordinator
-from privfair.deployment.envelopes import Envelope, Value, byte_parts, read_sums
+from privfair.deployment.envelopes import Envelope, Value, byte_parts, read_sums, text
 from privfair.deployment.holder import Holder
 from privfair.empirical.attack import Claimed, priced
 from privfair.empirical.subject import Subject
@@ -49,7 +49,7 @@ class OneHolder:
     def _answer(self, message: Envelope) -> Envelope:
         answer = self._holder.handle(message)
         if answer["kind"] == "refused":
-            raise Refused(f"The attacked data holder refused: {answer['reason']}")
+            raise Refused(f"The attacked data holder refused: {text(answer, 'reason')}")
         for total in read_sums(message) if message["kind"] != "hello" else ():
             self._replica.at(total)
         if message["kind"] == "order":
@@ -103,13 +103,13 @@ class HolderAttack(WholeRunAttack):
     def claim(self) -> Claimed:
         """Of a run in the holder's own ledger."""
         self._played(True)
-        config, planner = self._configured("holder"), self._planner
+        delta, planner = self._subject.config.privacy.delta, self._planner
         labels = cell_labels(self._setting.cells, self._setting.federation.schema)
         paid = {"", *(labels[cell] for cell in self._cells)}
-        with Ledger(config.run.ledger, create=False) as ledger:
+        with Ledger(self._ledger, create=False) as ledger:
             runs = [run for dataset in ledger.datasets() for run in ledger.runs(dataset.name)]
             rows = [spend for run in runs for _, spend in ledger.spends(run=run)]
-        return priced([row for row in rows if row.group in paid], planner, config.privacy.delta)
+        return priced([row for row in rows if row.group in paid], planner, delta)
 
     def _played(self, present: bool) -> Seen:
         """One run in a new folder: a data holder answers every request once."""
@@ -127,8 +127,12 @@ class HolderAttack(WholeRunAttack):
         coordinator(self._configured("server"), folder / "server", link).run()
         return link.seen
 
+    @property
+    def _ledger(self) -> str:
+        return f"sqlite:///{self._folder}/{self._runs}/ledger.sqlite"
+
     def _configured(self, whose: str) -> Config:
         """The configuration of the data holder, or of the server, in the present trial."""
-        run = {**self._tables["run"], "ledger": f"sqlite:///{self._folder}/{self._runs}/ledger.sqlite"}
+        run = {**self._tables["run"], "ledger": self._ledger}
         keys = {"keys": str(self._keys[whose])} if self._keys else {}
         return Config.build({**self._tables, "run": run, "aggregation": {**self._tables["aggregation"], **keys}})

@@ -187,8 +187,8 @@ class ClientsAttack:
             raise ValueError("whole clients are not protected")
         end = np.zeros((4, FEATURES))
         end[:, 0] = FAR
-        records = [only_trained(subject.records(rows)) for rows in (end, -end)]
-        self._worlds = Worlds(subject, self.channel, *records)
+        here, there = (only_trained(subject.records(rows)) for rows in (end, -end))
+        self._worlds = Worlds(subject, self.channel, here, there)
         values = loud_parameters(self._worlds.present, Task(), planned.max_norm)
         work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * planned.max_norm)
         noise = replace(planned.noise, count=values.size)  # made-up records have features of their own
@@ -197,12 +197,12 @@ class ClientsAttack:
             TrainRequest(r, Parameters(values), Task(), work, weight=1.0, release=release)
             for r in range(subject.trainings)
         ]
-        here, there = (
+        one, other = (
             release.whole(_trained(client, self._requests[0], values)).astype(np.float64)
             for client in (self._worlds.present, self._worlds.absent)
         )
-        self._direction = (here - there) / np.linalg.norm(here - there)
-        self._middle = 0.5 * float((here + there) @ self._direction)
+        self._direction = (one - other) / np.linalg.norm(one - other)
+        self._middle = 0.5 * float((one + other) @ self._direction)
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
