@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "flower"]
+ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "flower", "wide_tables"]
 
 
 def main() -> int:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.datasets import Federation, load
+from privfair.datasets.declared import Declaration
 from privfair.datasets.number_format import NumberFormat, unread_format
+from privfair.datasets.roles import choose_features, read_roles
+from privfair.datasets.tables import Table
 
 SECRET = "Zaphod"
 ROLES = {"label": "hired", "sensitive": "sex"}
@@ -192,6 +195,36 @@ def test_with_a_schema_it_stands_in_the_schema(write) -> None:
         load("csv", path=people(write), schema=schema, unknown="drop", **ROLES)
 
 
+# ── many columns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def comparisons(width: int) -> int:
+    names = tuple(map(Counted, [*(f"c{i}" for i in range(width)), "sex", "hired"]))
+    table = Table(names, [["1"] * width + ["F", "1"], ["2"] * width + ["M", "0"]])
+    Counted.compared = 0
+    roles = read_roles(table, Counted("hired"), Counted("sex"), None, None, None, {})
+    for name in choose_features(table, roles, None, Declaration()):
+        table.column(Counted(name))
+    assert choose_features(table, roles, [Counted(name) for name in names[:-2]], Declaration())
+    return Counted.compared
+
+
+def test_finding_columns_is_linear_in_their_number() -> None:
+    """A search through all names for every column would compare 16 times as often for 4 times the columns."""
+    assert comparisons(800) <= 5 * comparisons(200)
+
+
 # ── the class: no error tells what is in a record ──────────────────────────────────────────────────────────────────
 
 OPTIONS = [
@@ -220,3 +253,19 @@ def test_no_error_tells_what_is_in_a_record(write, options, mark, at, encoding) 
         told = str(error)
     assert SECRET not in told
     assert SECRET not in json.dumps(told)
+
+
+def test_a_run_says_when_records_without_a_group_set_its_figure(write) -> None:
+    """Thirty records without a group, all of one label and one feature: their rate is far from that of the others."""
+    import privfair
+
+    rows = [f"{i % 10},{'FM'[i % 2]},{int(i % 10 > 4)}" for i in range(400)] + ["9,,1"] * 30
+    path = str(write("\n".join(["age,sex,hired", *rows]) + "\n"))
+    tree = {"federation": {"rounds": 20, "learning_rate": 0.5}, "fairness": {"lambda": 0.0}}
+    data = {"name": "csv", "path": path, **ROLES}
+    metrics = privfair.train({**tree, "data": data}).metrics
+    told = [note for note in metrics["data"]["notes"] if note.startswith('sex: the group "other" of ')]
+    assert len(told) == 1
+    dropped = privfair.train({**tree, "data": {**data, "unknown": "drop"}}).metrics
+    assert not any("largest gap" in note for note in dropped["data"]["notes"])
+    assert dropped["unfairness"]["statistical_parity"] < metrics["unfairness"]["statistical_parity"]
