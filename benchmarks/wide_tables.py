@@ -1,7 +1,8 @@
 """CSV files with many columns: four times the columns must not take much more than four times as long.
 
-Loading a file, and looking at its columns as `privfair init` does: 8,000 columns against 2,000, with as many records. Timed by the processor time they take, since a busy machine would otherwise decide; a search
-through all names for every column made it 7.3 times.
+Loading a file, and looking at its columns as `privfair init` does: 8,000 columns against 2,000, with as many records.
+Timed by the processor time they take, since a busy machine would otherwise decide. A search through all names for every
+column made loading 7.3 times as long.
 """
 
 from __future__ import annotations

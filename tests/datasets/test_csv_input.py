@@ -57,6 +57,17 @@ def test_a_column_without_a_name_is_no_feature(write) -> None:
     assert "features: a (all columns but label, sensitive, one without a name)." in federation.notes
 
 
+def test_a_first_line_that_is_a_record_is_not_taken_for_names(write) -> None:
+    rows = [f"{i},{'FM'[i % 2]},{SECRET if i % 3 else 'Ford'},{['yes', 'no'][i % 2]}" for i in range(1, 40)]
+    with pytest.raises(
+        InputError, match="must have a first line that names the columns; found 'a first line like"
+    ) as error:
+        load("csv", path=write("\n".join(rows)), **ROLES)
+    assert SECRET not in str(error.value)
+    named = load("csv", path=write("0,1,yes,s\n0,1,1,f\n1,0,0,m\n"), label="yes", sensitive="s")
+    assert named.schema.features == ("0", "1")
+
+
 def test_line_breaks_in_values_are_read_and_told(write) -> None:
     federation = load("csv", path=write('a,y,s\n"x\ny",0,f\n"x\ny",1,m\n'), label="y", sensitive="s")
     assert federation.schema.features == ("a=x\ny",)
