@@ -54,8 +54,10 @@ def read_delimited(
     """
     _require_format(delimiter, quote, encoding)
     lines = _Lines(_decoded(path, encoding), comment)
-    quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quotechar=quote or None, quoting=quoting, strict=True)
+    if quote:
+        reader = csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     proper = _proper_record(delimiter, quote) if quote else None
     header: list[str] = []
     records: list[list[str]] = []

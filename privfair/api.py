@@ -168,7 +168,7 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{config.data.name}-{config.federation.method}-{stamp}"
 
 
-def _resolve(config: Config | Mapping[str, Any] | str | Path | None, sections: Mapping[str, Any]) -> Config:
+def _resolve(config: Any, sections: Mapping[str, Any]) -> Config:
     if isinstance(config, str | Path):
         config = Config.read(Path(config))
     if config is not None and not isinstance(config, Config | Mapping):

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from privfair.clients.task import TaskKind
+from privfair.datasets.columns import OTHER
 from privfair.experiment import RunOutcome
 from privfair.fairness.degenerate import exact_warnings, parameter_warnings, released_warnings
 from privfair.fairness.gaps import headline
@@ -55,7 +58,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
             "name": setting.federation.name,
             "clients": _sizes(outcome),
             # notes tell exact numbers of records
-            "notes": [] if setting.evaluator is None else list(setting.federation.notes),
+            "notes": [] if setting.evaluator is None else [*setting.federation.notes, *_other_notes(outcome)],
             "schema_inferred": schema.inferred,
         },
         "model": {
@@ -180,6 +183,29 @@ def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
         "by_attribute": by_attribute,
         "groups": groups,
     }
+
+
+def _other_notes(outcome: RunOutcome) -> list[str]:
+    """A note where records without a declared group, who are no group that anybody named, set the figure of the run."""
+    setting = outcome.setting
+    if setting.evaluator is None:
+        return []
+    schema, test, notion = setting.federation.schema, setting.evaluator.predicted("test"), setting.cells.notion.name
+    notes = []
+    for a, attribute in enumerate(schema.sensitive):
+        if OTHER not in attribute.values or not len(test.records):
+            continue
+        named = np.flatnonzero(test.records.groups[:, a] != attribute.values.index(OTHER))
+        unnamed = len(test.records) - len(named)
+        rest = Predicted(test.records.take(named), test.predictions[named], test.losses[named], test.scores[named])
+        gap = unfairness(test, schema, a).get(notion)
+        without = unfairness(rest, schema, a).get(notion) if len(named) else None
+        if unnamed and gap is not None and without is not None and without < gap:
+            notes.append(
+                f'{attribute.name}: the group "{OTHER}" of {unnamed} test records sets the largest gap. Without it, '
+                f"{notion} is {without:.4f} instead of {gap:.4f}."
+            )
+    return notes
 
 
 def _finite(value: Any) -> Any:

@@ -44,7 +44,7 @@ class Console(rich.console.Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]
+    def render_str(self, text: str, **options: Any) -> Text:
         """The text with its markup, or as it stands where it has brackets that are no markup."""
         try:
             return super().render_str(visible(text), **options)

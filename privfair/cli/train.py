@@ -149,7 +149,8 @@ def _print(result: Result, config: Config) -> None:
         told = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
         console.print(f"unfairness by {attribute}: {told}", markup=False)
     for note in metrics["data"]["notes"]:
-        console.print(f"{config.data.name}: {note}", style="dim", markup=False)
+        style = "yellow" if "the largest gap" in note else "dim"
+        console.print(f"{config.data.name}: {note}", style=style, markup=False)
     if metrics["unseen_groups"]:
         names = escape("; ".join(metrics["unseen_groups"]))
         console.print(f"[yellow]Not seen by the fairness term, too few records by released counts:[/] {names}")

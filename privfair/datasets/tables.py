@@ -84,7 +84,31 @@ def read_table(
         one_name_twice=one_name_twice,
     )
     names = _unique([name.strip() for name in found.header]) if columns is None else tuple(columns)
-    return Table(names, [list(map(str.strip, record)) for record in found.records], tuple(_notes(found)))
+    table = Table(names, [list(map(str.strip, record)) for record in found.records], tuple(_notes(found)))
+    if columns is None:
+        _require_names(path, table)
+    return table
+
+
+def _require_names(path: Path, table: Table) -> None:
+    """Raise if the first line is a record: its values would be shown and written down as names.
+
+    It is one if most of its words are values of their own columns. Numbers do not count, as they may be names.
+    """
+    words = [name for name in table.columns if name and not _is_number(name)]
+    values = sum(name in table.column(name) for name in words)
+    if values >= 2 and 2 * values > len(words):
+        found = f"a first line like a record: {values} of its {len(words)} words are values of their columns"
+        remedy = "Put a line with the columns' names before the records."
+        raise InputError(f"file {path.name}", "must have a first line that names the columns", found, remedy)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _notes(found: Delimited) -> Iterable[str]:

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.datasets import Federation, load
+from privfair.datasets.declared import Declaration
 from privfair.datasets.number_format import NumberFormat, unread_format
+from privfair.datasets.roles import choose_features, read_roles
+from privfair.datasets.tables import Table
 
 SECRET = "Zaphod"
 ROLES = {"label": "hired", "sensitive": "sex"}
@@ -52,6 +55,17 @@ def test_a_column_without_a_name_is_no_feature(write) -> None:
     federation = load("csv", path=write(",a,y,s\n0,1,0,f\n1,3,1,m\n"), label="y", sensitive="s")
     assert federation.schema.features == ("a",)
     assert "features: a (all columns but label, sensitive, one without a name)." in federation.notes
+
+
+def test_a_first_line_that_is_a_record_is_not_taken_for_names(write) -> None:
+    rows = [f"{i},{'FM'[i % 2]},{SECRET if i % 3 else 'Ford'},{['yes', 'no'][i % 2]}" for i in range(1, 40)]
+    with pytest.raises(
+        InputError, match="must have a first line that names the columns; found 'a first line like"
+    ) as error:
+        load("csv", path=write("\n".join(rows)), **ROLES)
+    assert SECRET not in str(error.value)
+    named = load("csv", path=write("0,1,yes,s\n0,1,1,f\n1,0,0,m\n"), label="yes", sensitive="s")
+    assert named.schema.features == ("0", "1")
 
 
 def test_line_breaks_in_values_are_read_and_told(write) -> None:
@@ -192,6 +206,36 @@ def test_with_a_schema_it_stands_in_the_schema(write) -> None:
         load("csv", path=people(write), schema=schema, unknown="drop", **ROLES)
 
 
+# ── many columns ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def comparisons(width: int) -> int:
+    names = tuple(map(Counted, [*(f"c{i}" for i in range(width)), "sex", "hired"]))
+    table = Table(names, [["1"] * width + ["F", "1"], ["2"] * width + ["M", "0"]])
+    Counted.compared = 0
+    roles = read_roles(table, Counted("hired"), Counted("sex"), None, None, None, {})
+    for name in choose_features(table, roles, None, Declaration()):
+        table.column(Counted(name))
+    assert choose_features(table, roles, [Counted(name) for name in names[:-2]], Declaration())
+    return Counted.compared
+
+
+def test_finding_columns_is_linear_in_their_number() -> None:
+    """A search through all names for every column would compare 16 times as often for 4 times the columns."""
+    assert comparisons(800) <= 5 * comparisons(200)
+
+
 # ── the class: no error tells what is in a record ──────────────────────────────────────────────────────────────────
 
 OPTIONS = [
@@ -220,3 +264,19 @@ def test_no_error_tells_what_is_in_a_record(write, options, mark, at, encoding) 
         told = str(error)
     assert SECRET not in told
     assert SECRET not in json.dumps(told)
+
+
+def test_a_run_says_when_records_without_a_group_set_its_figure(write) -> None:
+    """Thirty records without a group, all of one label and one feature: their rate is far from that of the others."""
+    import privfair
+
+    rows = [f"{i % 10},{'FM'[i % 2]},{int(i % 10 > 4)}" for i in range(400)] + ["9,,1"] * 30
+    path = str(write("\n".join(["age,sex,hired", *rows]) + "\n"))
+    tree = {"federation": {"rounds": 20, "learning_rate": 0.5}, "fairness": {"lambda": 0.0}}
+    data = {"name": "csv", "path": path, **ROLES}
+    metrics = privfair.train({**tree, "data": data}).metrics
+    told = [note for note in metrics["data"]["notes"] if note.startswith('sex: the group "other" of ')]
+    assert len(told) == 1
+    dropped = privfair.train({**tree, "data": {**data, "unknown": "drop"}}).metrics
+    assert not any("largest gap" in note for note in dropped["data"]["notes"])
+    assert dropped["unfairness"]["statistical_parity"] < metrics["unfairness"]["statistical_parity"]
