@@ -41,7 +41,7 @@ def test_vectors_that_are_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Features beyond the unit ball harm nobody while each record's vector is cut; without that they do."""
     generator_noise(monkeypatch, 22)
     subject, honest = plan_of_sums(tmp_path, PRIVATE), UnitFeatures.values
-    monkeypatch.setattr(UnitFeatures, "values", lambda self, scores: 3.0 * honest(self, scores))
+    monkeypatch.setattr(UnitFeatures, "values", lambda self, scores, **how: 3.0 * honest(self, scores, **how))
     assert audit(subject, QUICK, CHANNEL).fine
     monkeypatch.setattr(embedder, "grid_sum", lambda v, steps: np.rint(v * steps).astype(np.int64).sum(axis=0))
     caught(audit(subject, QUICK, CHANNEL), "embeddings")
