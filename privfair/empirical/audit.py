@@ -88,7 +88,7 @@ def audit(
     reasons = {name: KINDS[name].why_not(subject) for name in wanted}
     attacked = [name for name in wanted if reasons[name] is None]
     views = sum(_adversaries(name, subject) for name in attacked)
-    rng = np.random.default_rng(secrets.randbits(128))
+    rng = fresh_coins()
     level, found = (1.0 - effort.confidence) / max(1, views), list[Finding]()
     for place, name in enumerate(attacked):
         left = 60.0 * effort.minutes - (time.perf_counter() - started)
@@ -108,6 +108,11 @@ def audit(
         adjacency=subject.adjacency,
         seconds=time.perf_counter() - started,
     )
+
+
+def fresh_coins() -> np.random.Generator:
+    """What decides who has the record in a trial: nobody knows it beforehand."""
+    return np.random.default_rng(secrets.randbits(128))
 
 
 def _adversaries(channel: str, subject: Subject) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from privfair import setting
 from privfair.config import Config
+from privfair.empirical import audit, canaries
 from privfair.empirical.attack import Attack
 from privfair.empirical.subject import Subject, prepare
 from privfair.mechanisms.entropy import SeededEntropy
@@ -46,8 +47,10 @@ def trials(attack: Attack, present: bool, count: int) -> np.ndarray:
 
 
 def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """From now on clients draw from one generator, which goes on from draw to draw."""
-    rng = np.random.default_rng(seed)
+    """From now on clients draw from one generator, which goes on from draw to draw; so do the audit's own coins."""
+    rng, coins = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    monkeypatch.setattr(audit, "fresh_coins", lambda: coins)
+    monkeypatch.setattr(canaries, "SystemEntropy", lambda: SeededEntropy(coins))
     monkeypatch.setattr(setting, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
 
 

@@ -33,7 +33,7 @@ def test_the_prediction_channel_is_measured_to_three_quarters_of_its_claim(
 ) -> None:
     """Public counts, a cell of one record: its score at one end or the other, with noise of half the range."""
     generator_noise(monkeypatch, 1)
-    found = audit(plan(tmp_path, PUBLIC), Effort(1200, 2.0), ["predictions"])
+    found = audit(plan(tmp_path, PUBLIC), Effort(1200, 2.0, confidence=0.95), ["predictions"])
     (one,) = found.findings
     assert found.fine
     assert one.verdict in ("consistent", "inconclusive")  # the attack meets the claim: either half of the time
@@ -66,7 +66,7 @@ def test_the_updates_of_a_replaced_record_are_measured_near_their_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator_noise(monkeypatch, 3)
-    found = audit(plan(tmp_path, {**PUBLIC, "noise_multiplier": 1.0}), Effort(700, 2.0), ["updates"])
+    found = audit(plan(tmp_path, {**PUBLIC, "noise_multiplier": 1.0}), Effort(700, 2.0, confidence=0.95), ["updates"])
     (one,) = found.findings
     assert found.fine
     assert 0.75 * one.upper < one.lower <= one.upper  # 2 standard deviations apart

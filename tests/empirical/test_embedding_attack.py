@@ -54,7 +54,8 @@ def test_the_channel_is_measured_to_two_thirds_of_its_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, object], noise: float
 ) -> None:
     generator_noise(monkeypatch, 31)
-    found = audit(plan_of_sums(tmp_path, {**privacy, "prediction_noise": noise}), Effort(700, 2.0), ["embeddings"])
+    subject, effort = plan_of_sums(tmp_path, {**privacy, "prediction_noise": noise}), Effort(700, 2.0, confidence=0.95)
+    found = audit(subject, effort, ["embeddings"])
     (one,) = found.findings
     assert found.fine
     assert 2 / 3 * one.upper < one.lower <= one.upper
@@ -91,7 +92,7 @@ def test_who_opens_a_sum_meets_all_of_the_noise_and_who_opens_a_message_one_shar
 def test_noise_in_shares_is_measured_by_both_adversaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator_noise(monkeypatch, 33)
     subject = plan_of_sums(tmp_path, {**SHARED, "prediction_noise": 0.7}, clients=3)
-    found = audit(subject, Effort(700, 2.0), ["embeddings"])
+    found = audit(subject, Effort(700, 2.0, confidence=0.95), ["embeddings"])
     assert found.fine
     assert [f.adversary for f in found.findings] == ["client", "server and client"]
     assert all(0.6 * f.upper < f.lower <= f.upper for f in found.findings)

@@ -20,7 +20,7 @@ from privfair.messages import EmbeddingsRequest
 from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan_of_sums
 from tests.empirical.test_planted_bugs import caught
 
-QUICK = Effort(160, 2.0)
+QUICK = Effort(500, 2.0)
 CHANNEL = ["embeddings"]
 
 
@@ -76,6 +76,7 @@ def test_a_client_that_forgets_its_share(tmp_path: Path, monkeypatch: pytest.Mon
     ]  # the attacked one has its share
 
 
+@pytest.mark.slow
 def test_noise_and_not_its_variance_divided_among_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator_noise(monkeypatch, 25)
     subject = plan_of_sums(tmp_path, {**SHARED, "prediction_noise": 1.0}, clients=5)

@@ -84,9 +84,9 @@ def test_an_accountant_that_starts_anew_every_round(tmp_path: Path, monkeypatch:
             self._releases.clear()
         return honest(self, event, count, **labels)
 
-    assert audit(subject, Effort(90, 2.0), ["predictions"]).fine
+    assert audit(subject, QUICK, ["predictions"]).fine
     monkeypatch.setattr(Accountant, "compose", forgetful)
-    caught(audit(subject, Effort(90, 2.0), ["predictions"]), "predictions")
+    caught(audit(subject, QUICK, ["predictions"]), "predictions")
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["in every round of a run", "in every run"])
