@@ -148,6 +148,9 @@ def test_the_plan_is_carried_over_exactly(tmp_path: Path) -> None:
 def test_what_cannot_be_audited_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="privacy must be on: without it nothing is claimed; found 'off'"):
         prepare(Config.build({}), tmp_path)
+    with pytest.raises(InputError, match="must have a channel with noise"):
+        prepare(Config.build({"privacy": {"counts": "public", "noise_multiplier": 1.0, "updates": "none",
+                                          "predictions": "none"}}), tmp_path, federation=toy())  # fmt: skip
     url = f"sqlite:///{tmp_path}/budgets.sqlite"
     with Ledger(url) as ledger:
         ledger.set_budget("toy", Budget(3.0, 1e-6))
@@ -156,9 +159,6 @@ def test_what_cannot_be_audited_is_refused_with_the_reason(tmp_path: Path) -> No
         prepare(config, tmp_path, federation=toy())
     with Ledger(url) as ledger:
         assert not ledger.runs("toy")
-    with pytest.raises(InputError, match="must have a channel with noise"):
-        prepare(Config.build({"privacy": {"counts": "public", "noise_multiplier": 1.0, "updates": "none",
-                                          "predictions": "none"}}), tmp_path, federation=toy())  # fmt: skip
     with pytest.raises(InputError, match=r"trials must be at least 80; found 5\. Fewer show nothing"):
         Effort(trials=5)
     with pytest.raises(InputError, match="--set is for a configuration file"):
