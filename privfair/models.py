@@ -69,7 +69,7 @@ def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
     if count > MOST_PARAMETERS:  # before memory is asked for them
         rule = f"must be a model of at most {MOST_PARAMETERS:,} parameters"
         remedy = f"These layers on {features:,} features have {count:,}."
-        raise InputError("model.hidden", rule, list(hidden), remedy)
+        raise InputError("model.hidden", rule, f"layers of {list(hidden)}", remedy)
     layers: list[nn.Module] = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -52,7 +52,7 @@ def test_a_broken_part_that_is_needed_gives_exit_code_1_and_the_others_are_tried
     (tmp_path / "tenseal.py").write_text("import os\nprint('noise of a library')\nos.abort()\n")
     (tmp_path / "torch.py").write_text("raise OSError('libgomp.so: not for this machine\\nmore words')\n")
     (tmp_path / "flwr.py").write_text("raise ImportError('no flower here')\n")
-    done = privfair(tmp_path, "doctor", COLUMNS="120")
+    done = privfair(tmp_path, "doctor", COLUMNS="120", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout
     told = " ".join(done.stdout.split())
     assert "training (torch) broken OSError: libgomp.so: not for this machine → Install privfair again in a" in told
@@ -64,7 +64,7 @@ def test_a_broken_part_that_is_needed_gives_exit_code_1_and_the_others_are_tried
 
 def test_a_missing_optional_part_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')\n")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     begun: list[str] = []
     postgres, ledger = diagnose(["postgres", "ledger"], begins=begun.append)
     assert (postgres.works, postgres.required, postgres.found) == (False, False, "ImportError: not installed")
