@@ -154,9 +154,9 @@ def test_what_cannot_be_audited_is_refused_with_the_reason(tmp_path: Path) -> No
         prepare(config, tmp_path, federation=toy())
     with Ledger(url) as ledger:
         assert not ledger.runs("toy")
+    silent = {"counts": "public", "noise_multiplier": 1.0, "updates": "none", "predictions": "none"}
     with pytest.raises(InputError, match="must have a channel with noise"):
-        prepare(Config.build({"privacy": {"counts": "public", "noise_multiplier": 1.0, "updates": "none",
-                                          "predictions": "none"}}), tmp_path, federation=toy())  # fmt: skip
+        prepare(Config.build({"privacy": {**silent, "require_budget": False}}), tmp_path, federation=toy())
     with pytest.raises(InputError, match=r"trials must be at least 80; found 5\. Fewer show nothing"):
         Effort(trials=5)
     with pytest.raises(InputError, match="--set is for a configuration file"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,8 +116,32 @@ def test_a_plan_of_its_own_is_kept(tmp_path: Path) -> None:
     }
 
 
+OTHERS = {f"holder_{k}": {"privacy": {"require_budget": False}} for k in (1, 2)}  # other data, on the same machine
+
+
+def test_an_older_ledger_of_a_holder_is_refused_by_the_next_run_too(tmp_path: Path) -> None:
+    found = deployment(tmp_path, NOISY, **OTHERS)
+    path, copy = tmp_path / "ledger-0.sqlite", tmp_path / "copy.sqlite"
+    with Ledger(f"sqlite:///{path}") as ledger:
+        ledger.set_budget("synthetic", Budget(epsilon=1e6, delta=1e-5))
+    shutil.copy(path, copy)
+    found.serve()
+    assert len(found.spends(0)) > 0
+    for old in tmp_path.glob("ledger-0.sqlite*"):
+        old.unlink()
+    shutil.copy(copy, path)
+    holder = Holder(Config.read(found.folder / "holder-0.toml"), "client-1", found.folder / "node-0")
+    hello = next(e for node, m in found.grid.sent if node == 100 and (e := dict(unwrap(m)))["kind"] == "hello")
+    answer = holder.handle({**hello, "run": "20300101-120000-abcdef12"})
+    assert answer["kind"] == "refused"
+    assert "older copy" in str(answer)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (2,)
+    connection.close()
+
+
 def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) -> None:
-    found = deployment(tmp_path, NOISY)
+    found = deployment(tmp_path, NOISY, **OTHERS)
 
     with Ledger(f"sqlite:///{tmp_path}/ledger-0.sqlite") as ledger:
         ledger.set_budget("synthetic", Budget(epsilon=0.5, delta=1e-5))
