@@ -591,7 +591,6 @@ class Ledger:
             self._storage.lock_creation(connection)
             if schema.migrate(connection, self._now()) == 0:
                 created = True
-                self._storage.require_lasting(connection)
                 name, key = secrets.token_hex(16), self._key.key_id if self._key else ""
                 body: dict[str, object] = {"format": FORMAT, "ledger": name, "signed_by": key}
                 row = (books.settled(books.LEDGER, "", body), "")

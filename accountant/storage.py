@@ -103,13 +103,6 @@ class Storage:
                 connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
             yield connection
 
-    def require_lasting(self, connection: Connection) -> None:
-        """Raise if the tables are temporary or unlogged (PostgreSQL): such books are lost in a crash."""
-        if connection.dialect.name == "postgresql":
-            kinds = fetch(connection, "SELECT relpersistence::text FROM pg_class WHERE oid = 'entries'::regclass")
-            if kinds != [("p",)]:
-                raise InputError("ledger", "must be kept in permanent tables", self.name, "Check its search_path.")
-
     def lock_creation(self, connection: Connection) -> None:
         """Hold back other processes that want to create the tables; SQLite's write lock already does."""
         if connection.dialect.name == "postgresql":

@@ -16,12 +16,13 @@ from sqlalchemy.exc import DatabaseError
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
 from accountant.chain import LedgerBroken
-from accountant.errors import InputError
+from accountant.errors import InputError, LedgerUnavailable, OlderLedger
 from accountant.events import Gaussian, Laplace, PoissonSampled
 from accountant.ledger import Ledger
 from accountant.outbox import Progress, TokenAlreadyUsed
 from accountant.signing import OwnerKey
 from accountant.spending import Spend
+from accountant.state import not_remembered
 from tests.accountant.test_faults import kill_while_releasing, prepare_for_kills, race_for_a_budget
 
 pytestmark = pytest.mark.slow
@@ -78,7 +79,8 @@ def test_sqlite_and_postgresql_write_the_same_chain(url, tmp_path, monkeypatch):
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * (2 * size))
     heads = []
     for address in (url, f"sqlite:///{tmp_path}/l.sqlite"):
-        with Ledger(address, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC)) as ledger:
+        # They have the same name, too: not to be taken for copies of one ledger.
+        with not_remembered(), Ledger(address, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC)) as ledger:
             ledger.set_budget("d", Budget(3.0, 1e-5), actor="ada")
             for number in range(5):
                 ledger.reserve([Spend("d", Gaussian(90.0), client="ü", round=number, count=3)])
@@ -137,3 +139,52 @@ def test_a_server_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="must be a database that opens") as error:
         Ledger(f"postgresql://user:secret@/none?host={tmp_path}")
     assert "secret" not in str(error.value)
+
+
+def test_an_older_copy_is_refused_and_can_be_restored(url):
+    """As after a restore of the server from a backup: rows that this machine saw are gone."""
+    with Ledger(url) as ledger:
+        ledger.set_budget("d", Budget(30.0, 1e-5))
+        for _ in range(4):
+            ledger.reserve([Spend("d", Gaussian(9.0))])
+        with ledger._storage.writing() as connection:
+            connection.exec_driver_sql("ALTER TABLE entries DISABLE TRIGGER ALL")
+            connection.exec_driver_sql("DELETE FROM entries WHERE sequence > 4")
+            connection.exec_driver_sql(
+                "UPDATE head SET sequence = 4, hash = (SELECT hash FROM entries WHERE sequence = 4)"
+            )
+    with Ledger(url) as ledger, pytest.raises(OlderLedger, match="row 6 is missing, and the newest is 4"):
+        ledger.reserve([Spend("d", Gaussian(9.0))])
+    with Ledger(url) as ledger:
+        assert not audit(ledger, pld=False).fine
+        assert ledger.restore(reason="backup").sequence == 5
+        ledger.reserve([Spend("d", Gaussian(9.0))])
+        assert audit(ledger, pld=False).fine
+
+
+def test_a_role_that_may_only_read_audits_and_writes_nothing(url, server):
+    with Ledger(url) as ledger:
+        ledger.set_budget("d", Budget(30.0, 1e-5))
+        ledger.reserve([Spend("d", Gaussian(9.0))])
+        head = ledger.head()
+    name = url.partition("?")[0].rpartition("/")[2]
+    server.psql("CREATE ROLE reader LOGIN;")
+    server.psql(f'\\c "{name}"\nGRANT SELECT ON ALL TABLES IN SCHEMA public TO reader;')
+    reading = url.replace("postgres:", "reader:", 1) if "postgres:" in url else url.replace("postgres@", "reader@", 1)
+    assert reading != url
+    with Ledger(reading, create=False) as ledger:
+        assert audit(ledger, pld=False).fine
+        assert ledger.budget("d") is not None
+        with pytest.raises(LedgerUnavailable, match="permission denied"):
+            ledger.reserve([Spend("d", Gaussian(9.0))])
+        assert ledger.head() == head
+
+
+@pytest.mark.parametrize("path", ["pg_temp", "pg_temp%2Cpublic"])
+def test_temporary_tables_are_refused(url, path):
+    """The functions that guard the tables are not found there."""
+    joined = "&" if "?" in url else "?"
+    with pytest.raises(InputError, match="must be a ledger with all its tables"):
+        Ledger(f"{url}{joined}options=-csearch_path%3D{path}")
+    with pytest.raises(InputError, match="This database holds none"):
+        Ledger(url, create=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -131,8 +133,35 @@ def test_a_server_of_another_version_is_refused_before_anything_is_released(tmp_
     assert not list((found.folder / "node-0").glob("2026*"))
 
 
+OTHERS = {f"holder_{k}": {"privacy": {"require_budget": False}} for k in (1, 2)}  # other data, on the same machine
+
+
+def test_an_older_ledger_of_a_holder_is_refused_by_the_next_run_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = deployment(tmp_path, NOISY, **OTHERS)
+    path, copy = tmp_path / "ledger-0.sqlite", tmp_path / "copy.sqlite"
+    with Ledger(f"sqlite:///{path}") as ledger:
+        ledger.set_budget("synthetic", Budget(epsilon=1e6, delta=1e-5))
+    shutil.copy(path, copy)
+    found.serve()
+    assert len(found.spends(0)) > 0
+    for old in tmp_path.glob("ledger-0.sqlite*"):
+        old.unlink()
+    shutil.copy(copy, path)
+    holder = Holder(Config.read(found.folder / "holder-0.toml"), "client-1", found.folder / "node-0")
+    hello = next(e for node, m in found.grid.sent if node == 100 and (e := dict(unwrap(m)))["kind"] == "hello")
+    answer = holder.handle({**hello, "run": "20300101-120000-abcdef12"})
+    assert answer["kind"] == "refused"
+    assert answer["reason"] == WITHHELD
+    assert "older copy" in capsys.readouterr().err
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (2,)
+    connection.close()
+
+
 def test_what_is_over_budget_is_refused_before_anything_is_told(tmp_path: Path) -> None:
-    found = deployment(tmp_path, NOISY)
+    found = deployment(tmp_path, NOISY, **OTHERS)
 
     with Ledger(f"sqlite:///{tmp_path}/ledger-0.sqlite") as ledger:
         ledger.set_budget("synthetic", Budget(epsilon=0.5, delta=1e-5))
