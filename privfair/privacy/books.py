@@ -69,6 +69,7 @@ class Books:
             state = ledger.dataset(dataset)
             dataset = state.name  # as the ledger spells it
             budgeted = state.budget is not None
+            _require_its_name(ledger, config, key, dataset)
             if not budgeted:
                 require_its_budget(config, dataset, ledger.url, key)
             seeded = config.run.reproducible_noise
@@ -83,7 +84,6 @@ class Books:
                     _require_known_clients(ledger, dataset, {client.name for client in federation.clients})
                 require_whole_noise(dataset, ledger.runs(dataset))
             fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
-            _require_its_name(ledger, config, key, dataset)
             if seeded and not state.simulation:
                 ledger.register(dataset, simulation=True)
         except BaseException:
