@@ -20,6 +20,7 @@ from privfair.aggregation.quantiser import BFV_MODULUS
 from privfair.aggregation.whole_numbers import WholeNumbers
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
+from privfair.empirical.audit import KINDS
 from privfair.empirical.subject import prepare
 from privfair.fairness.embedding import EmbeddingPlan
 from privfair.mechanisms.entropy import SeededEntropy
@@ -283,11 +284,9 @@ def test_what_has_no_bound_is_refused(privacy: dict[str, Any], sections: dict[st
 
 
 def test_attacks_on_records_are_not_run_on_clients(tmp_path: Path) -> None:
-    config = Config.build({"privacy": {"epsilon": 3.0, **LEVEL}})
-    with pytest.raises(
-        InputError, match=r"privacy.updates must not be .client_level.: the attacks guess at one record"
-    ):
-        prepare(config, tmp_path)
+    subject = prepare(Config.build({"privacy": {"epsilon": 3.0, **LEVEL}}), tmp_path)
+    reasons = {name: attack.why_not(subject) for name, attack in KINDS.items()}
+    assert {name for name, reason in reasons.items() if reason is None} == {"clients"}
 
 
 @pytest.mark.parametrize(
