@@ -52,8 +52,8 @@ KEYS = {
     "privacy.epsilon": "ε of everything that leaves a client in this run, for every record of it, or for all of them "
     'together (`updates = "client_level"`). Noise is calibrated to it.',
     "privacy.delta": "δ. Well below one over the number of records.",
-    "privacy.records": "How many records all data holders have together, if public: δ must be below one over that number, "
-    "and stays as it is. Without it a run whose released counts add up to n ≥ 1/δ uses δ = 1/(10·n).",
+    "privacy.records": "How many records all data holders have together, if public: δ must be below one over that "
+    "number, and stays as it is. Without it a run whose released counts add up to n ≥ 1/δ uses δ = 1/(10·n).",
     "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
     "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
     "replacing a record, which is dearer.",
