@@ -118,7 +118,7 @@ def noise_of(setting: Setting, channel: str) -> tuple[np.ndarray, float]:
     sums = []
     for asked in (request, replace(request, release=None)):
         told = [r for r in replies(setting, asked) if isinstance(r, Embeddings)]
-        sums.append(np.array([client.embedder.total(r.contribution) for r in told]))
+        sums.append(np.array([client.embedder.total(r.contribution, asked.round) for r in told]))
     return (sums[0] - sums[1]).reshape(len(sums[0]), cells, -1) / noise.grid_scale, normal
 
 
