@@ -240,8 +240,8 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
         shown = parsed.render_as_string(hide_password=True)
     except (ArgumentError, ValueError, TypeError, AttributeError):
-        # Whatever it is, it may hold a password.
-        raise InputError("ledger", rule, str(url) if "@" not in str(url) else "another address") from None
+        holds_password = isinstance(url, str) and "@" in url  # perhaps
+        raise InputError("ledger", rule, "another address" if holds_password else url) from None
     driver = _DRIVERS.get(parsed.drivername)
     if driver is None or "\0" in (parsed.database or ""):
         raise InputError("ledger", rule, shown)
