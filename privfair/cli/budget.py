@@ -80,6 +80,7 @@ def set_budget(
             books.register(name, fingerprint=fingerprint, renew=changed)
         require_whole_noise(name, books.runs(name))
         books.set_budget(name, budget, reason=reason)
+        _note_others(books, name, fingerprint)
         _print(books, [books.dataset(name)], as_json, single=True)
 
 
@@ -141,6 +142,18 @@ def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> L
         f"{_SIGNED_FROM_THE_START}"
     )
     return open_ledger(url)
+
+
+def _note_others(books: Ledger, name: str, fingerprint: str) -> None:
+    """Say where else these data have a budget: nobody adds the two up."""
+    from accountant.state import State
+
+    others = [known.url for known in State().budgets(name, fingerprint) if known.ledger_id != books.ledger_id]
+    if others:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[yellow]note:[/] on this machine data of this name also have a budget in {escape(', '.join(others))}: if "
+            "they are the same data, what both allow adds up."
+        )
 
 
 _SIGNED_FROM_THE_START = (

@@ -180,7 +180,7 @@ def test_a_role_that_may_only_read_audits_and_writes_nothing(url, server):
         assert ledger.head() == head
 
 
-@pytest.mark.parametrize("path", ["pg_temp", "pg_temp%2Cpublic"])
+@pytest.mark.parametrize("path", ["pg_temp", "pg_temp%2Cpublic"], ids=["first", "second"])
 def test_temporary_tables_are_refused(url, path):
     """The functions that guard the tables are not found there."""
     joined = "&" if "?" in url else "?"

@@ -167,3 +167,11 @@ def test_announcements_leave_stdout_to_json(tmp_path):
     done = subprocess.run([*command, "--json"], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert json.loads(done.stdout)["dataset"] == "p"
     assert done.stderr == f"New ledger: sqlite:///{tmp_path}/privfair-ledger.sqlite\n"
+
+
+def test_a_second_budget_for_the_same_name_is_noted(privfair, ledger, tmp_path):
+    second = ("budget", "set", "Synthetic", "--epsilon", "3", "--delta", "1e-5", "--ledger", "sqlite:///second.sqlite")
+    code, _, told = privfair(*second)
+    assert (code, f"also have a budget in sqlite:///{ledger}" in told) == (0, True)
+    code, _, told = privfair("budget", "set", "synthetic", "--epsilon", "4", "--delta", "1e-5")
+    assert (code, "second.sqlite" in told) == (0, True)
