@@ -75,6 +75,9 @@ def train(
     your own (`privfair.fairness.notions`): any score and any conditioning sets. To resume such a run give them again.
     `report` is called with every line of the history, `planned` with the plan of a private run before it trains.
     """
+    for name, hook in (("report", report), ("planned", planned)):
+        if hook is not None and not callable(hook):
+            raise InputError(name, "must be a function", hook)
     if resume is not None:
         if config is not None or sections or out is not None:
             raise InputError("resume", "takes its configuration from the run", "a config beside it")

@@ -65,7 +65,7 @@ def calls(thing: Callable[..., Any], table: Any) -> Iterator[Callable[[], Any]]:
         return
     needed = [p.name for p in parameters if p.default is p.empty]
     for parameter in parameters:
-        for filler in (1, "text", table):
+        for filler in (1, "text", table) if needed else (table,):
             arguments = dict.fromkeys(needed, filler) | {parameter.name: table}
             positional = [
                 arguments.pop(p.name) for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in arguments
