@@ -53,10 +53,10 @@ def beside(own: FloatArray, others: FloatArray) -> FloatArray:
     return np.asarray(rest / norm if norm > 1e-12 else np.zeros_like(own))
 
 
-def change(setting: Setting, reply: Update) -> FloatArray:
-    """The weighted change of parameters in a client's update, opened."""
-    total, number = setting.server.adder.add([reply.contribution], names=["client 0"]), setting.replica.round + 1
-    opened = setting.replica.aggregator.open(total, number=number)
+def change(setting: Setting, reply: Update, number: int | None = None) -> FloatArray:
+    """The weighted change of parameters in a client's update, opened; `number`: of its sum, by default the next one."""
+    total = setting.server.adder.add([reply.contribution], names=["client 0"])
+    opened = setting.replica.aggregator.open(total, number=number or setting.replica.round + 1)
     return np.asarray(opened, dtype=np.float64)
 
 

@@ -15,7 +15,7 @@ from privfair.aggregation import new_keys
 from privfair.attendance import singles
 from privfair.config import Config
 from privfair.datasets.records import ClientData
-from privfair.deployment.coordinator import coordinator
+from privfair.deployment.coordinator import coordinator, run_name
 from privfair.deployment.envelopes import Envelope, Value, byte_parts, read_sums, text
 from privfair.deployment.holder import Holder
 from privfair.empirical.attack import Claimed, priced
@@ -25,6 +25,7 @@ from privfair.messages import Reply
 from privfair.privacy.books import cell_labels
 from privfair.replica import Replica
 from privfair.request_wire import decode_request
+from privfair.run_names import beginning_of
 from privfair.wire import decode
 
 NAME = "target"
@@ -123,6 +124,8 @@ class HolderAttack(WholeRunAttack):
             raise ValueError("only private runs are attacked")
         self._planner = holder.parts.planner
         self._setting.replica.restore(self._initial)
+        # sums are opened with the tags of one run only: that of the setting
+        run_name(folder / "server", config.scheme, beginning_of(self._setting.credentials.run))
         link = OneHolder(holder, self._setting.replica)
         coordinator(self._configured("server"), folder / "server", link).run()
         return link.seen

@@ -261,7 +261,7 @@ class WholeRunAttack:
         if share < 1e-3:
             return 0.0
         unit = request.weight * work.learning_rate * bound * share / work.divisor
-        seen = -float(change(self._setting, reply)[: own.size] @ direction) / unit
+        seen = -float(change(self._setting, reply, request.round + 1)[: own.size] @ direction) / unit
         return Steps.of(work, self._subject.replaces, share).log_ratio(seen)
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ NAMES = (
     "accountant", "sitecustomize", "usercustomize", "privfair_extra", "markupsafe", "cryptography",
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow  # some commands need what those before them left, and each starts a process
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PRIVFAIR"))}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [str(PROGRAM), *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False
     )

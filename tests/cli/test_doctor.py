@@ -21,7 +21,8 @@ PRIVFAIR = Path(sys.executable).parent / "privfair"
 
 
 def privfair(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PRIVFAIR")}
+    kept = "PRIVFAIR_STATE"  # the folder of tests, not the user's own
+    clean = {name: value for name, value in os.environ.items() if name == kept or not name.startswith("PRIVFAIR")}
     return subprocess.run(
         [PRIVFAIR, *arguments], cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
     )
