@@ -45,7 +45,7 @@ def test_half_the_noise_on_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return honest(ScoreNoise(self.kind, self.scale / 2, self.low, self.high, self.step), index, entropy)
 
     # with private counts the record is kept only half the time against another one: it takes more trials
-    effort = QUICK if privacy is PUBLIC else Effort(2500, 4.0)
+    effort = QUICK if privacy is PUBLIC else Effort(10_000, 4.0)
     assert audit(subject, effort, ["predictions"]).fine
     monkeypatch.setattr(ScoreNoise, "release", halved)
     caught(audit(subject, effort, ["predictions"]), "predictions")
