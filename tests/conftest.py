@@ -32,11 +32,12 @@ def _memory_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 @pytest.fixture(autouse=True)
 def _memory_of_a_test(_memory_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test knows the ledgers of its module's fixtures, and none of other tests."""
+    """A test knows the ledgers of its module's fixtures, and none of other tests; commands run here change no other's."""
     with pytest.MonkeyPatch.context() as environment:  # its own: a test may undo what it patched
         folder = tmp_path_factory.mktemp("state")
         shutil.copytree(_memory_of_a_module, folder, dirs_exist_ok=True)
         environment.setenv("PRIVFAIR_STATE", str(folder))
+        environment.setenv("PYTHONSAFEPATH", "")  # unset: `cli.main` sets it for the programs that it starts
         yield
 
 
