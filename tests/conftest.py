@@ -32,7 +32,7 @@ def _memory_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 @pytest.fixture(autouse=True)
 def _memory_of_a_test(_memory_of_a_module: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A test knows the ledgers of its module's fixtures, and none of other tests; commands run here change no other's."""
+    """A test knows the ledgers of its module's fixtures, and nothing of what other tests did."""
     with pytest.MonkeyPatch.context() as environment:  # its own: a test may undo what it patched
         folder = tmp_path_factory.mktemp("state")
         shutil.copytree(_memory_of_a_module, folder, dirs_exist_ok=True)
