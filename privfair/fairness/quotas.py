@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from privfair.fairness.cells import Counts
 
+LARGEST_POOL = 10**9  # numpy draws without replacement from fewer than these
 
 def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """(clients, cells): how many of `samples` scores per cell fall on each client in a uniform draw from all records.
@@ -14,12 +15,18 @@ def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDA
     Drawn without replacement over the pooled cell (multivariate hypergeometric), so that the union of what the
     clients share is a simple random sample: the gradient estimator is then unbiased (Lemma 4.1), also where a client
     has fewer records than would earn it one score. All records of a cell are shared where it has fewer than `samples`.
+    From a billion records and more, which nobody has but a client may claim, it is drawn with replacement, and no
+    client is asked for more than it claims.
     """
     quotas = np.zeros_like(counts)
     for cell in range(counts.shape[1]):
         available = counts[:, cell]
-        wanted = min(samples, int(available.sum()))
-        quotas[:, cell] = rng.multivariate_hypergeometric(available, wanted, method="marginals")
+        total = int(available.sum())
+        wanted = min(samples, total)
+        if total < LARGEST_POOL:
+            quotas[:, cell] = rng.multivariate_hypergeometric(available, wanted, method="marginals")
+        else:
+            quotas[:, cell] = np.minimum(rng.multinomial(wanted, available / total), available)
     return quotas
 
 

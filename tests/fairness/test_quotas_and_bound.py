@@ -29,6 +29,16 @@ def test_quotas_are_whole_possible_and_complete(counts: np.ndarray, samples: int
         np.testing.assert_array_equal(quotas.sum(axis=0), np.minimum(samples, counts.sum(axis=0)))
 
 
+@pytest.mark.parametrize("claimed", [10**9 - 101, 10**9 - 100, 10**9, 2**31, 10**12])
+def test_a_claim_of_a_billion_records_is_no_error(claimed: int) -> None:
+    """What a data holder says that it has must not end the run of the others."""
+    counts = np.array([[60, 50], [claimed, 0], [40, 0]])
+    for quotas in (random_quotas(counts, 100, np.random.default_rng(0)), largest_remainder_quotas(counts, 100)):
+        assert np.all((quotas >= 0) & (quotas <= counts))
+        assert quotas.sum(axis=0).tolist() == [100, 50]
+        assert quotas[1, 0] > 90
+
+
 def test_random_quotas_are_proportional_on_average() -> None:
     """Mean over 4,000 draws within 5 standard errors of the hypergeometric mean."""
     counts = np.array([[3], [40], [157]])

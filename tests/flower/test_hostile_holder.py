@@ -120,6 +120,14 @@ def test_counts_that_cannot_be_are_left_out(tmp_path: Path, name: str) -> None:
     assert int(checkpoint.replica["sums"][0]) == 2
 
 
+@pytest.mark.parametrize("claimed", [10**9, 2**31])
+def test_counts_that_are_just_possible_end_nobodys_run(tmp_path: Path, claimed: int) -> None:
+    claim = arrays(lambda a: {**a, "counts/cells": a["counts/cells"] * 0 + claimed})
+    checkpoint = deployment(tmp_path, QUANTISED, SHORT, meddle=from_the_start("counts", claim)).serve()
+    assert clean(checkpoint)
+    assert checkpoint.round == 2
+
+
 @pytest.mark.parametrize("sections", [QUANTISED, ENCRYPTED], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("name", TRAINING)
 def test_updates_that_cannot_be_are_left_out(tmp_path: Path, name: str, sections: dict[str, Any]) -> None:
