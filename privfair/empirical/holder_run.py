@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from accountant.errors import Refused
 from accountant.ledger import Ledger
+from accountant.state import not_remembered
 from privfair.aggregation import new_keys
 from privfair.attendance import singles
 from privfair.config import Config
@@ -107,11 +108,12 @@ class HolderAttack(WholeRunAttack):
         delta, planner = self._subject.config.privacy.delta, self._planner
         labels = cell_labels(self._setting.cells, self._setting.federation.schema)
         paid = {"", *(labels[cell] for cell in self._cells)}
-        with Ledger(self._ledger, create=False) as ledger:
+        with not_remembered(), Ledger(self._ledger, create=False) as ledger:
             runs = [run for dataset in ledger.datasets() for run in ledger.runs(dataset.name)]
             rows = [spend for run in runs for _, spend in ledger.spends(run=run)]
         return priced([row for row in rows if row.group in paid], planner, delta)
 
+    @not_remembered()  # its ledger is thrown away
     def _played(self, present: bool) -> Seen:
         """One run in a new folder: a data holder answers every request once."""
         self._runs += 1

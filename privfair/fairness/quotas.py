@@ -9,6 +9,7 @@ from privfair.fairness.cells import Counts
 
 LARGEST_POOL = 10**9  # numpy draws without replacement from fewer than these
 
+
 def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """(clients, cells): how many of `samples` scores per cell fall on each client in a uniform draw from all records.
 

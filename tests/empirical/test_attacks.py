@@ -13,9 +13,11 @@ from scipy.stats import binom
 from accountant import Budget, Ledger
 from accountant.empirical import TradeOff, distinguish
 from accountant.errors import InputError, Refused
+from accountant.state import state_folder
 from privfair.config import Config
 from privfair.empirical.audit import Effort, audit
 from privfair.empirical.canaries import CanariesAttack, one_run_result
+from privfair.empirical.holder_run import HolderAttack
 from privfair.empirical.messages_law import OneScore, worst_case
 from privfair.empirical.predictions import PredictionsAttack
 from privfair.empirical.subject import prepare, read
@@ -177,3 +179,14 @@ def test_unknown_channels_are_refused_and_silent_ones_skipped(tmp_path: Path) ->
     assert dict(found.skipped).keys() == {"counts", "predictions"}
     assert found.sentence == "Nothing was attacked."
     assert found.fine
+
+
+def test_ledgers_of_trials_are_neither_announced_nor_remembered(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There are hundreds, and all are thrown away."""
+    attack = HolderAttack(plan(tmp_path, PRIVATE))
+    attack.claim()
+    trials(attack, True, 2)
+    assert "ledger" not in capfd.readouterr().err
+    assert not list(state_folder().iterdir())
