@@ -66,7 +66,7 @@ def altered(record: dict[str, Any], how: str) -> dict[str, Any]:
     elif how == "a round of the history":
         other["history"].pop()
     elif how == "an epsilon":
-        other["privacy"]["epsilon"]["pld"] += 1e-5
+        other["privacy"]["epsilon"]["pld"] *= 1 + 1e-5
     elif how == "a key of the statement":
         other["privacy"]["by_clients"] = other["privacy"].pop("by_client")
     elif how == "the order of rows":
