@@ -1,0 +1,1 @@
+"""Commands for those who change privfair; they are not installed with it."""
