@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.fairness.generalization import generalization_bound
-from privfair.fairness.quotas import largest_remainder_quotas, random_quotas
+from privfair.fairness.tracking import largest_remainder_quotas, random_quotas
 from privfair.kernels import EnergyKernel, GaussianKernel
 
 COUNTS = st.lists(st.lists(st.integers(0, 50), min_size=2, max_size=2), min_size=1, max_size=12).map(np.array)
