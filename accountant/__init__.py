@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from accountant.accountant import Accountant, Release, epsilon
     from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
-    from accountant.budget import Budget, BudgetExceeded
-    from accountant.calibration import Calibration, Channel, calibrate
-    from accountant.chain import LedgerBroken
+    from accountant.budget import Budget, BudgetExceeded, RenyiFilter
+    from accountant.calibration import Calibration, Channel, calibrate, calibrate_release
     from accountant.errors import InputError
     from accountant.events import (
+        Adjacency,
         Composed,
         DiscreteGaussian,
         DiscreteLaplace,
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
         FixedSizeSampled,
         Gaussian,
         Laplace,
+        Neighbouring,
+        NeighbouringMismatch,
         Nothing,
         NotPrivate,
         PoissonSampled,
         Repeated,
+        Unit,
         canonical_json,
     )
-    from accountant.filters import RenyiFilter
-    from accountant.foreign import from_dp_event, from_dp_json, from_flower, from_opacus
-    from accountant.ledger import Ledger
-    from accountant.neighbouring import Adjacency, Neighbouring, NeighbouringMismatch, Unit
-    from accountant.outbox import Reservation, TokenAlreadyUsed
-    from accountant.release_calibration import calibrate_release
-    from accountant.signing import OwnerKey
+    from accountant.interop import from_dp_event, from_dp_json, from_flower, from_opacus
+    from accountant.ledger.chain import LedgerBroken
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.outbox import Reservation, TokenAlreadyUsed
+    from accountant.ledger.signing import OwnerKey
     from accountant.spending import Spend
 
 __all__ = [
@@ -91,21 +92,18 @@ __all__ = [
 _HOME = {
     "accountant": ("Accountant", "Release", "epsilon"),
     "bounds": ("BoundsDisagree", "Spent", "delta_of", "spent"),
-    "budget": ("Budget", "BudgetExceeded"),
-    "calibration": ("Calibration", "Channel", "calibrate"),
-    "chain": ("LedgerBroken",),
-    "errors": ("InputError",),
+    "budget": ("Budget", "BudgetExceeded", "RenyiFilter"),
+    "calibration": ("Calibration", "Channel", "calibrate", "calibrate_release"),
+    "errors": ("InputError", "LedgerBroken"),
     "events": (
         *("Composed", "DiscreteGaussian", "DiscreteLaplace", "Event", "FixedSizeSampled", "Gaussian"),
+        *("Adjacency", "Neighbouring", "NeighbouringMismatch", "Unit"),
         *("Laplace", "NotPrivate", "Nothing", "PoissonSampled", "Repeated", "canonical_json"),
     ),
-    "filters": ("RenyiFilter",),
-    "foreign": ("from_dp_event", "from_dp_json", "from_flower", "from_opacus"),
-    "ledger": ("Ledger",),
-    "neighbouring": ("Adjacency", "Neighbouring", "NeighbouringMismatch", "Unit"),
-    "outbox": ("Reservation", "TokenAlreadyUsed"),
-    "release_calibration": ("calibrate_release",),
-    "signing": ("OwnerKey",),
+    "interop": ("from_dp_event", "from_dp_json", "from_flower", "from_opacus"),
+    "ledger.ledger": ("Ledger",),
+    "ledger.outbox": ("Reservation", "TokenAlreadyUsed"),
+    "ledger.signing": ("OwnerKey",),
     "spending": ("Spend",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -11,23 +11,28 @@ import numpy as np
 from accountant.bounds import Method, Spent, as_event, best_order, spent, worst
 from accountant.conversion import require_delta
 from accountant.errors import InputError
-from accountant.events import Composed, Event, Nothing, Repeated
-from accountant.neighbouring import (
+from accountant.events import (
     Adjacency,
+    Composed,
+    Event,
     Neighbouring,
     NeighbouringMismatch,
+    Nothing,
+    Repeated,
     Unit,
+    all_replaced,
     as_adjacency,
     as_unit,
     common_neighbouring,
 )
-from accountant.rdp import rdp
-from accountant.rdp_moments import Array
-from accountant.records import Client, clients, largest_on_change, listable
-from accountant.replacement import all_replaced
+from accountant.rdp import Array, rdp
 from accountant.spending import (
+    Client,
     Payer,
     attribute_of,
+    clients,
+    largest_on_change,
+    listable,
     payer_of,
     require_count,
     require_group,
@@ -239,17 +244,17 @@ def _worst_record(releases: Iterable[Release], client: str, group: str, delta: f
     paid = _by_payer(releases)
     few, many = listable(clients(paid, client, group))
     found = worst(((one.name, _together(paid, payers)) for one in few for payers in one.records()), delta, method)
-    dearest = found[0] if found else spent(Nothing(), delta, method)
+    worst_case = found[0] if found else spent(Nothing(), delta, method)
     for one in many:
 
         def curve(orders: tuple[float, ...], one: Client = one) -> Array:
             return one.largest(lambda payer: _sum_of_curves(paid[payer], orders), len(orders))
 
         bound, order = best_order(curve, delta)
-        if bound > dearest.epsilon:
+        if bound > worst_case.epsilon:
             neighbouring = common_neighbouring(event.neighbouring for events in paid.values() for event in events)
-            dearest = Spent(bound, delta, "rdp", neighbouring, order=order)
-    return dearest
+            worst_case = Spent(bound, delta, "rdp", neighbouring, order=order)
+    return worst_case
 
 
 def _together(paid: Mapping[Payer, Counter[Event]], payers: Iterable[Payer]) -> Event:

@@ -1,33 +1,89 @@
-"""An audit: are the books intact, and what has been spent on each dataset, by whom, through which channel?
-
-Everything is derived from the chained rows in one pass; rows of totals are only compared with what it adds up to.
-"""
+"""How a dataset's spending grew: ε so far, and what was left of its budget, at points along the ledger."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+import numpy as np
 from sqlalchemy import Connection
 
-from accountant import books, chain, outbox
-from accountant.books import DatasetState
-from accountant.budget import Budget, require_delta
-from accountant.burndown import Point, budget_left, burn_down
-from accountant.chain import Head, LedgerBroken
+from accountant.audit_scan import AuditScan, BudgetChange, Segment, View, view
+from accountant.budget import Budget
+from accountant.budget import require_budget_delta as require_delta
+from accountant.conversion import epsilon_from_rdp
 from accountant.errors import InputError
-from accountant.exposure import Epsilon, Exposure
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency, Neighbouring, Unit
-from accountant.signing import OwnerKey
-from accountant.spending import Source, folded, worst_record
-from accountant.state import Seen
-from accountant.storage import fetch
-from accountant.tally import BudgetChange, Segment, Tally, View, view
-from accountant.totals import SAME, Position, derive_totals, older
-from accountant.verify import ChainCheck, Problem, Rows
+from accountant.events import Adjacency, Neighbouring, Unit
+from accountant.ledger import chain, outbox
+from accountant.ledger import datasets as books
+from accountant.ledger.chain import ChainCheck, Head, LedgerBroken, Problem, Rows
+from accountant.ledger.datasets import DatasetState, event_of
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import Seen
+from accountant.ledger.signing import OwnerKey
+from accountant.ledger.storage import fetch
+from accountant.ledger.totals import SAME, Position, derive_totals, older
+from accountant.rdp import DEFAULT_ORDERS, Array
+from accountant.spending import Payer, Source, add_up, clients, folded, worst_record
+from accountant.worst_case import Epsilon, WorstCase, sum_of_curves
+
+
+@dataclass(frozen=True)
+class Point:
+    """ε spent by then (by RDP), and the share of the budget left, if there was one."""
+
+    at: str
+    epsilon: float
+    left: float | None
+
+
+def burn_down(dataset: str, segments: Sequence[Segment], changes: Sequence[BudgetChange], delta: float) -> list[Point]:
+    """One point per stretch of the ledger in which the dataset or its budget appears."""
+    points: list[Point] = []
+    curves: dict[Payer, Array] = {}
+    spent: dict[Payer, float] = {}
+    previous = ""
+    for segment in segments:
+        new = view(segment.counts, dataset=dataset)
+        changed = any(previous < change.at <= segment.at for change in changes)
+        previous = segment.at
+        if not new and not changed:
+            continue
+        for payer, counts in new.items():
+            costs = Counter({event_of(body): count for body, count in counts.items()})
+            curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs)(DEFAULT_ORDERS)
+            if changes:
+                # The order never changes after a release, so that of the last budget serves for the time before it too.
+                cost = (changes[-1].budget.cost(event, count) for event, count in costs.items())
+                spent[payer] = add_up(spent.get(payer, 0.0), *cost)
+        in_force = [change.budget for change in changes if change.at <= segment.at]
+        left = budget_left(in_force[-1], worst_record(spent)[0]) if in_force else None
+        points.append(Point(segment.at, _worst_epsilon(curves, delta), left))
+    return points
+
+
+def _worst_epsilon(curves: dict[Payer, Array], delta: float) -> float:
+    """ε of the worst record, for a figure: from the largest RDP of any record at each order of the grid.
+
+    Where two records' curves cross this is a little above both; it is never below either.
+    """
+    totals = [client.largest(curves.__getitem__, len(DEFAULT_ORDERS)) for client in clients(curves)]
+    return epsilon_from_rdp(DEFAULT_ORDERS, np.max(totals, axis=0), delta)[0]
+
+
+def budget_left(budget: Budget, spent: float) -> float:
+    """The share of the budget that is left: 1 when untouched, 0 when used up, below 0 when exceeded."""
+    return -math.inf if math.isinf(spent) else 1.0 - spent / budget.capacity
+
+
+# ---- An audit: are the books intact, and what has been spent on each dataset, by whom, through which channel?
+#
+# Everything is derived from the chained rows in one pass; rows of totals are only compared with what it adds up to.
+
 
 DEFAULT_DELTA = 1e-5
 BURN_DOWN_POINTS = 100
@@ -143,12 +199,12 @@ def audit(
         head = chain.noted_head(connection)
         sources = chain.read_sources(connection)
         names = _one_spelling(connection, sources)
-        tally = Tally(check, _renamed(sources, names), head.sequence // BURN_DOWN_POINTS)
-        batch = max(1, min(256, tally.segment_rows))
+        scan = AuditScan(check, _renamed(sources, names), head.sequence // BURN_DOWN_POINTS)
+        batch = max(1, min(256, scan.segment_rows))
         position = Position(ahead=_last_budgets(sources, connection))
         try:
             for rows in check.passing(chain.stream(connection, batch), sources):
-                tally.add(rows)
+                scan.add(rows)
                 # Of changed rows there is nothing more to say.
                 if check.intact:
                     _add(position, rows, sources, check)
@@ -157,17 +213,17 @@ def audit(
         check.finish(head)
         if ledger.seen is not None:
             _require_seen(connection, ledger.seen, check)
-        tally.close()
-        counts = tally.totals()
-        _compare_caches(connection, tally, set(names.values()))
+        scan.close()
+        counts = scan.totals()
+        _compare_caches(connection, scan, set(names.values()))
         for contradiction in outbox.contradictions(connection):
             check.report(0, contradiction)
     if check.intact:
-        plain = not ledger.signed_by and not any(state.budget for state in tally.states.values())
+        plain = not ledger.signed_by and not any(state.budget for state in scan.states.values())
         ledger.note_audited(check.head, plain=plain)
     audits = tuple(
-        _dataset(state, delta, pld, counts, tally.segments, tally.budgets.get(name, []), run_deltas or {})
-        for name, state in sorted(tally.states.items())
+        _dataset(state, delta, pld, counts, scan.segments, scan.budgets.get(name, []), run_deltas or {})
+        for name, state in sorted(scan.states.items())
     )
     return AuditReport(
         ledger.url, ledger.ledger_id, check.rows, check.head, _signatures(ledger, key), tuple(check.problems),
@@ -188,7 +244,7 @@ def _dataset(
     budget = state.budget
     chosen = delta if delta is not None else budget.delta if budget else DEFAULT_DELTA
     require_delta(chosen, budget.people if budget else None)
-    exposure = Exposure(chosen, with_pld=pld)
+    worst_case = WorstCase(chosen, with_pld=pld)
     whole = view(counts)
 
     def lines(column: str, names: Iterable[str]) -> tuple[Line, ...]:
@@ -197,20 +253,20 @@ def _dataset(
         for name in sorted(own, key=lambda name: (len({source.body for source in own[name]}), name)):
             chosen_counts = own[name]
             if column == "client":
-                found = exposure.of_worst(whole, client=name)
+                found = worst_case.of_worst(whole, client=name)
             elif column == "group":
-                found = exposure.of_worst(whole, group=name)
+                found = worst_case.of_worst(whole, group=name)
             elif column == "run" and run_deltas.get(name, chosen) != chosen:
                 own_delta = require_delta(run_deltas[name])
-                found = Exposure(own_delta, with_pld=pld).of_worst(view(chosen_counts))
+                found = WorstCase(own_delta, with_pld=pld).of_worst(view(chosen_counts))
                 result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found, own_delta))
                 continue
             else:
-                found = exposure.of_worst(view(chosen_counts))
+                found = worst_case.of_worst(view(chosen_counts))
             result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found))
         return tuple(sorted(result, key=lambda line: line.name))
 
-    total = None if state.simulation else exposure.of_worst(whole)
+    total = None if state.simulation else worst_case.of_worst(whole)
     # PLD is computed for so many sums only: first of runs and channels, which statements have too; then of clients.
     by_run = lines("run", {source.run for source in counts})
     by_channel = lines("channel", {source.channel for source in counts})
@@ -224,12 +280,12 @@ def _dataset(
         _spent(budget, counts) if budget else None,
         by_client,
         by_group,
-        _changing(state, whole, exposure),
+        _changing(state, whole, worst_case),
         by_channel,
         by_run,
         tuple(changes),
         () if total is None else tuple(_no_more_than(total, burn_down(state.name, segments, changes, chosen))),
-        exposure.rdp_for_pld,
+        worst_case.rdp_for_pld,
     )
 
 
@@ -238,7 +294,7 @@ def _no_more_than(total: Epsilon, points: Iterable[Point]) -> Iterable[Point]:
     return (replace(point, epsilon=min(point.epsilon, total.rdp)) for point in points)
 
 
-def _changing(state: DatasetState, whole: View, exposure: Exposure) -> tuple[Line, ...]:
+def _changing(state: DatasetState, whole: View, worst_case: WorstCase) -> tuple[Line, ...]:
     if state.simulation or state.neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return ()
     groups = {group for _, group in whole if group}
@@ -246,7 +302,7 @@ def _changing(state: DatasetState, whole: View, exposure: Exposure) -> tuple[Lin
     for attribute in sorted({group.partition("=")[0] for group in groups}):
         releases = sum(sum(counts.values()) for (_, group), counts in whole.items()
                        if group.partition("=")[0] == attribute)  # fmt: skip
-        result.append(Line(attribute, releases, Epsilon(exposure.of_changing(whole, attribute))))
+        result.append(Line(attribute, releases, Epsilon(worst_case.of_changing(whole, attribute))))
     return tuple(result)
 
 
@@ -305,7 +361,7 @@ def _require_seen(connection: Connection, seen: Seen, check: ChainCheck) -> None
         check.report(0, str(older(seen.head, check.head)))
 
 
-def _compare_caches(connection: Connection, tally: Tally, merged: Collection[str]) -> None:
+def _compare_caches(connection: Connection, scan: AuditScan, merged: Collection[str]) -> None:
     """Report where the small table beside the chain does not say what the rows say.
 
     merged: datasets with several spellings, for which older versions kept several rows.
@@ -313,11 +369,11 @@ def _compare_caches(connection: Connection, tally: Tally, merged: Collection[str
     try:
         cached = {state.name: state for state in books.read_states(connection)}
     except LedgerBroken as error:
-        tally.check.report(0, f"what is kept about the datasets cannot be read: {error}")
+        scan.check.report(0, f"what is kept about the datasets cannot be read: {error}")
         return
-    for name in sorted(cached.keys() | tally.states.keys()):
-        if folded(name) not in set(map(folded, merged)) and cached.get(name) != tally.states.get(name):
-            tally.check.report(0, f"what is kept about dataset {name!r} differs from what its rows say")
+    for name in sorted(cached.keys() | scan.states.keys()):
+        if folded(name) not in set(map(folded, merged)) and cached.get(name) != scan.states.get(name):
+            scan.check.report(0, f"what is kept about dataset {name!r} differs from what its rows say")
 
 
 def _require_its_key(ledger: Ledger, key: OwnerKey) -> None:

@@ -10,10 +10,8 @@ from typing import Literal
 
 from accountant.conversion import delta_from_rdp, epsilon_from_rdp, require_delta
 from accountant.errors import InputError
-from accountant.events import Composed, Event
-from accountant.neighbouring import Adjacency, Neighbouring, Unit
-from accountant.rdp import DEFAULT_ORDERS, forget_curves, order_grid, rdp
-from accountant.rdp_moments import Array
+from accountant.events import Adjacency, Composed, Event, Neighbouring, Unit
+from accountant.rdp import DEFAULT_ORDERS, Array, forget_curves, order_grid, rdp
 
 Method = Literal["rdp", "pld"]
 CurveOf = Callable[[tuple[float, ...]], Array]
@@ -59,7 +57,7 @@ def as_event(events: object, adjacency: Adjacency = Adjacency.ADD_OR_REMOVE, uni
     if isinstance(events, Event):
         return events
     if type(events).__module__.partition(".")[0] == "dp_accounting":
-        from accountant.foreign import from_dp_event
+        from accountant.interop import from_dp_event
 
         return from_dp_event(events, adjacency, unit)
     if isinstance(events, Iterable) and not isinstance(events, str | bytes | dict):
@@ -71,7 +69,7 @@ def spent(events: object, delta: float = 1e-5, method: Method = "rdp") -> Spent:
     """What these events cost together at δ, with the convention it holds under.
 
     Both methods take the plan as fixed before its first release; for noise chosen as one goes, see
-    `accountant.filters`.
+    `accountant.budget`.
     """
     event = as_event(events)
     require_delta(delta)

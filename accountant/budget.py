@@ -1,26 +1,168 @@
-"""Lifetime budgets: a Rényi filter per dataset whose order is fixed when the budget is set.
+"""Spending that is decided as one goes: a Rényi filter of one order, fixed before the first release.
 
-Every release adds its Rényi divergence at the one order α; a release is allowed while no record's sum
-exceeds the capacity that still converts to (ε, δ). Because α is fixed beforehand, this stays valid when each
-release is chosen after seeing the earlier ones (Feldman, Zrnic 2021, arXiv 2008.11193v3, Theorem 3.1).
-Raising a budget keeps its order. The larger claim then holds provided the decision to raise it was not taken
-from what the releases said; the ledger keeps who raised it, when and why.
+The best-order conversion and privacy loss distributions hold for plans fixed beforehand. When a later
+release depends on what earlier ones showed, choosing the order, or the follow-up, afterwards can break
+the stated δ. A filter at one fixed order cannot be broken that way.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from accountant.conversion import epsilon_from_rdp, rdp_capacity
+import numpy as np
+
+from accountant.conversion import capacities, epsilon_from_rdp, gaussian_epsilon, rdp_capacity, require_delta
 from accountant.errors import InputError, Refused, require_finite, require_positive
-from accountant.events import Event
-from accountant.filters import choose_order
-from accountant.headroom import Headroom, headroom, rounded_down, rounded_up
-from accountant.neighbouring import Adjacency, Neighbouring, Unit, as_adjacency, as_unit
-from accountant.rdp import rdp
-from accountant.spending import require_count
+from accountant.events import Adjacency, Event, Neighbouring, Unit, as_adjacency, as_unit
+from accountant.rdp import order_grid, rdp
+from accountant.spending import Payer, Spend, add_up, require_count, worst_record
+
+
+@dataclass(frozen=True)
+class RenyiFilter:
+    """Lets releases through as long as their RDP at one fixed order sums to at most the capacity.
+
+    Whatever the releases are, and however they depend on earlier outputs, everything that got through
+    together has RDP of at most the capacity at this order (Feldman, Zrnic 2021, arXiv 2008.11193v4,
+    Theorems 3.1 and 4.3), hence meets the (ε, δ) the capacity was computed from.
+    """
+
+    order: float
+    capacity: float
+
+    def __post_init__(self) -> None:
+        """Check that the order is above 1 and the capacity a number."""
+        if not self.order > 1:
+            raise InputError("order", "must be above 1", self.order)
+        if not self.capacity >= 0:
+            raise InputError("capacity", "must be at least 0", self.capacity)
+
+    @classmethod
+    def for_budget(cls, epsilon: float, delta: float, order: float | None = None) -> RenyiFilter:
+        """The filter of a lifetime budget (ε, δ); its order comes from the budget alone unless given."""
+        chosen = choose_order(epsilon, delta) if order is None else order
+        return cls(chosen, rdp_capacity(epsilon, delta, chosen))
+
+    def cost(self, event: Event) -> float:
+        """The event's RDP at this filter's order."""
+        return float(rdp(event, (self.order,))[0])
+
+    def remaining(self, spent: float) -> float:
+        """What is left, in RDP at this order; never below 0."""
+        return max(0.0, self.capacity - _require_spent(spent))
+
+    def fits(self, spent: float, event: Event) -> bool:
+        """Whether the event may be released after `spent` (RDP at this order)."""
+        return _require_spent(spent) + self.cost(event) <= self.capacity
+
+    def how_many_fit(self, spent: float, event: Event) -> float:
+        """How many repetitions of the event still fit; `math.inf` for an event that costs nothing."""
+        cost = self.cost(event)
+        if cost == 0:
+            return math.inf
+        count = math.floor(self.remaining(spent) / cost)
+        while count > 0 and _require_spent(spent) + count * cost > self.capacity:
+            count -= 1
+        return count
+
+
+def choose_order(epsilon: float, delta: float) -> float:
+    """The order at which a budget of (ε, δ) holds the most Gaussian releases; a public rule of ε and δ alone.
+
+    A Gaussian release costs α/(2z²), so the best order maximises capacity(α)/α. Poisson-sampled releases
+    of small rate cost nearly in proportion to α as well, up to the order this rule finds. δ = 0 needs the
+    infinite order: pure differential privacy.
+    """
+    require_positive("epsilon", epsilon)
+    if require_delta(delta) == 0:
+        return math.inf
+    orders = np.array(order_grid(2.0**-10, 2.0**20, 32))
+    return float(orders[int(np.argmax(capacities(epsilon, delta, orders) / orders))])
+
+
+def _require_spent(spent: float) -> float:
+    if math.isinf(spent):
+        return math.inf
+    number = require_finite("spent", spent)
+    if number < 0:
+        raise InputError("spent", "must be at least 0", spent)
+    return number
+
+
+# ---- What of a Rényi filter is left, said in ε: of which further releases is it certain that they fit?
+#
+# A filter counts Rényi divergence at one order, and an ε by itself does not say how much of that a release costs. For
+# two kinds of release it does, and for them the answers here are exact or on the safe side.
+
+
+# Sums of many costs are rounded up, each by less than this.
+SAFETY = 1.0 - 1e-9
+DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """The largest ε of further releases, all taken together, that certainly fit; 0 when nothing does.
+
+    gaussian: at the budget's δ, of Gaussian noise on all records (not on a sample of them).
+    pure: with δ = 0, whatever the releases are.
+    """
+
+    gaussian: float
+    pure: float
+
+
+def remaining(left: float, order: float, delta: float) -> Remaining:
+    """What fits into `left`, Rényi divergence at the order."""
+    if not left > 0:
+        return Remaining(0.0, 0.0)
+    return Remaining(gaussian_releases(left * SAFETY, order, delta), pure_epsilon(left * SAFETY, order))
+
+
+def pure_epsilon(left: float, order: float) -> float:
+    """max(r, √(2r/α)): what is ε-private with δ = 0 has a Rényi divergence of at most min(ε, αε²/2).
+
+    Bun, Steinke 2016 (arXiv 1605.02065v1), Proposition 3.3; and no Rényi divergence is above the largest log-ratio.
+    """
+    return max(left, math.sqrt(2.0 * left / order))
+
+
+def gaussian_releases(left: float, order: float, delta: float) -> float:
+    """ε at δ of the Gaussian release whose Rényi divergence α/(2z²) is `left`, from below.
+
+    Gaussian releases compose to a Gaussian release, whose exact ε (Balle, Wang 2018, arXiv 1805.06530v2, Theorem 8)
+    falls as z grows: all that have a smaller ε together, by whatever bound, cost less.
+    """
+    return gaussian_epsilon(math.sqrt(2.0 * left / order), delta)
+
+
+def rounded_down(epsilon: float) -> str:
+    """An ε that fits, to three digits: 1.77."""
+    if not 0 < epsilon < math.inf:
+        return f"{epsilon:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - DIGITS + 1)
+    return f"{math.floor(epsilon / unit) * unit:.{DIGITS}g}"
+
+
+def rounded_up(epsilon: float) -> str:
+    """An ε that was spent, to three digits: 2.29."""
+    if not 0 < epsilon < math.inf:
+        return "∞" if epsilon > 0 else "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - DIGITS + 1)
+    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.{DIGITS}g}"
+
+
+# ---- Lifetime budgets: a Rényi filter per dataset whose order is fixed when the budget is set.
+#
+# Every release adds its Rényi divergence at the one order α; a release is allowed while no record's sum
+# exceeds the capacity that still converts to (ε, δ). Because α is fixed beforehand, this stays valid when each
+# release is chosen after seeing the earlier ones (Feldman, Zrnic 2021, arXiv 2008.11193v3, Theorem 3.1).
+# Raising a budget keeps its order. The larger claim then holds provided the decision to raise it was not taken
+# from what the releases said; the ledger keeps who raised it, when and why.
 
 
 @dataclass(frozen=True)
@@ -42,7 +184,7 @@ class Budget:
     def __post_init__(self) -> None:
         """Check, and fill in what follows."""
         _set(self, "epsilon", require_positive("epsilon", self.epsilon))
-        _set(self, "delta", require_delta(self.delta, self.people))
+        _set(self, "delta", require_budget_delta(self.delta, self.people))
         _set(self, "adjacency", as_adjacency(self.adjacency))
         _set(self, "unit", as_unit(self.unit))
         if not self.order:
@@ -71,7 +213,7 @@ class Budget:
         """
         require_positive("epsilon", epsilon)
         count = self.people if people is None else people
-        capacity = rdp_capacity(epsilon, require_delta(delta, count), self.order)
+        capacity = rdp_capacity(epsilon, require_budget_delta(delta, count), self.order)
         if capacity <= 2 * delta**2:
             least = smallest_epsilon(delta, self.order)
             rule = f"must be above {least:.4g} at δ = {delta:g} for a budget of order {self.order:g}"
@@ -90,9 +232,9 @@ class Budget:
             return 0.0
         return float(epsilon_from_rdp((self.order,), (spent,), self.delta)[0])
 
-    def headroom(self, spent: float) -> Headroom:
+    def remaining(self, spent: float) -> Remaining:
         """What certainly still fits after this much Rényi divergence, in ε."""
-        return headroom(self.capacity - spent, self.order, self.delta)
+        return remaining(self.capacity - spent, self.order, self.delta)
 
     def to_json(self) -> str:
         """The budget as one line of JSON, as the ledger keeps it."""
@@ -152,18 +294,20 @@ class BudgetExceeded(Refused):
 
     def _in_epsilon(self) -> str:
         """The same in ε: what is spent, what it would be, and what certainly fits."""
-        budget, room = self.budget, self.budget.headroom(self.spent)
+        budget, room = self.budget, self.budget.remaining(self.spent)
         spent, after = (rounded_up(budget.epsilon_at(amount)) for amount in (self.spent, self.spent + self.asked))
-        told = f"In ε at this δ and order: {spent} of {budget.epsilon:g} is spent, and this would make it {after}."
+        reported = f"In ε at this δ and order: {spent} of {budget.epsilon:g} is spent, and this would make it {after}."
         if not room.pure:
-            return f"{told} Nothing more fits."
-        told += f" What certainly fits, taken together: ε of at most {rounded_down(room.pure)} with δ = 0"
+            return f"{reported} Nothing more fits."
+        reported += f" What certainly fits, taken together: ε of at most {rounded_down(room.pure)} with δ = 0"
         if room.gaussian:
-            told += f", or ε of at most {rounded_down(room.gaussian)} at δ = {budget.delta:g} by Gaussian noise on all"
-            told += " records (on samples of them about that, but not certainly)"
+            reported += (
+                f", or ε of at most {rounded_down(room.gaussian)} at δ = {budget.delta:g} by Gaussian noise on all"
+            )
+            reported += " records (on samples of them about that, but not certainly)"
         if self.noise_factor is not None:
-            told += f"; or all of this with {self.noise_factor:.2f} times the noise"
-        return f"{told}."
+            reported += f"; or all of this with {self.noise_factor:.2f} times the noise"
+        return f"{reported}."
 
     def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[str, Budget, float, float, str, Fit, float | None]]:
         """Survive the way back from a worker process."""
@@ -171,7 +315,7 @@ class BudgetExceeded(Refused):
         return type(self), given
 
 
-def require_delta(delta: float, people: int | None = None) -> float:
+def require_budget_delta(delta: float, people: int | None = None) -> float:
     """δ, if it is in (0, 1) and below 1/people where a count is known; otherwise `InputError`.
 
     With δ ≥ 1/n, publishing one record at random would count as private.
@@ -209,3 +353,115 @@ def _require_honest(budget: Budget) -> None:
 
 def _set(budget: Budget, name: str, value: object) -> None:
     object.__setattr__(budget, name, value)  # frozen to everybody but its own constructor
+
+
+# ---- Whether a request fits into a budget, and if not, how much of it would.
+
+
+MOST_NOISE = 64  # a request that needs more times its noise is another one
+
+
+def costs(budget: Budget, spends: Sequence[Spend]) -> dict[Payer, float]:
+    """What each payer would pay for these spends, at the budget's order."""
+    asked: dict[Payer, float] = {}
+    known: dict[tuple[int, int], float] = {}
+    for spend in spends:
+        # By identity: a round's spends share a few event objects, and hashing an event costs more than this.
+        what = id(spend.event), spend.count
+        if what not in known:
+            known[what] = budget.cost(spend.event, spend.count)
+        payer = spend.payer
+        asked[payer] = add_up(asked.get(payer, 0.0), known[what])
+    return asked
+
+
+def added(spent: Mapping[Payer, float], asked: Mapping[Payer, float]) -> dict[Payer, float]:
+    """What each payer will have spent afterwards."""
+    return {**spent, **{payer: add_up(spent.get(payer, 0.0), cost) for payer, cost in asked.items()}}
+
+
+def require_room(
+    dataset: str,
+    budget: Budget,
+    spent: Mapping[Payer, float],
+    total: Mapping[Payer, float],
+    spends: Sequence[Spend],
+) -> None:
+    """Nothing, if the spends take no record's total over the budget; else `BudgetExceeded` with what fits.
+
+    Only records that the spends touch count: those of another client may have used theirs up.
+    """
+    after, client, groups = worst_record(total, {spend.payer for spend in spends})
+    if after <= budget.capacity:
+        return
+    # What that very record has spent so far and would pay now: its client's and its groups' share.
+    own = [(owner, group) for owner in {"", client} for group in {"", *groups}]
+    before = add_up(*(spent.get(payer, 0.0) for payer in own))
+    request = costs(budget, spends)
+    asked = add_up(*(request.get(payer, 0.0) for payer in own))
+    names = [f"client {client!r}"] if client else []
+    names += [f"group {', '.join(groups)}"] if groups else []
+    who = f"for {', '.join(names)}" if names else "in all"
+    fit, factor = what_fits(budget, spent, spends), noise_that_fits(budget, spent, spends)
+    raise BudgetExceeded(dataset, budget, before, asked, who, fit, factor)
+
+
+def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> Fit:
+    """How many of the rounds asked for fit, in their order; of a single round, how many releases each."""
+    rounds = sorted({spend.round for spend in spends if spend.round is not None})
+    if len(rounds) > 1:
+        whole_run = [spend for spend in spends if spend.round is None]
+
+        def first_rounds(number: int) -> list[Spend]:
+            taken = set(rounds[:number])
+            return whole_run + [spend for spend in spends if spend.round in taken]
+
+        return Fit(_most(len(rounds), budget, spent, first_rounds), len(rounds), "rounds")
+    most = max(spend.count for spend in spends)
+
+    def at_most(number: int) -> list[Spend]:
+        return [replace(spend, count=min(spend.count, number)) for spend in spends if number]
+
+    return Fit(_most(most, budget, spent, at_most), most, "releases")
+
+
+def noise_that_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> float | None:
+    """A factor, to about 1%, such that all of a request fits with its noise multiplied; None when there is none."""
+    from accountant.calibration import scale_noise
+
+    asked: Counter[tuple[Payer, Event]] = Counter()
+    for spend in spends:
+        asked[spend.payer, spend.event] += spend.count
+
+    def fits(hundredths: int) -> bool:
+        scaled = {event: scale_noise(event, hundredths / 100) for _, event in asked}
+        cost: dict[Payer, float] = {}
+        for (payer, event), count in asked.items():
+            cost[payer] = add_up(cost.get(payer, 0.0), budget.cost(scaled[event], count))
+        return worst_record(added(spent, cost), cost)[0] <= budget.capacity
+
+    low, high = 100, 200
+    try:
+        while not fits(high):
+            low, high = high, 2 * high
+            if high > 100 * MOST_NOISE:
+                return None
+        while high - low > max(1, low // 100):
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+    except InputError:  # noise that cannot be scaled, or not by so much
+        return None
+    return high / 100
+
+
+def _most(limit: int, budget: Budget, spent: Mapping[Payer, float], request: Callable[[int], Sequence[Spend]]) -> int:
+    """The largest number up to `limit` whose request fits, by bisection: larger requests cost more."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        asked = costs(budget, request(middle))
+        if worst_record(added(spent, asked), asked)[0] <= budget.capacity:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -21,7 +21,7 @@ class InputError(ValueError):
     only numbers and short texts are shown; of everything else the type and the size (`described`).
     """
 
-    told = "found"
+    reported = "found"
 
     def __init__(self, name: str, rule: str, found: object, remedy: str = "") -> None:
         """Put the four parts together."""
@@ -29,7 +29,7 @@ class InputError(ValueError):
         self.rule = rule
         self.found = described(found)
         self.remedy = remedy
-        super().__init__(f"{name} {rule}; {self.told} {self.found!r}." + (f" {remedy}" if remedy else ""))
+        super().__init__(f"{name} {rule}; {self.reported} {self.found!r}." + (f" {remedy}" if remedy else ""))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, object, str]]:
         """Survive the way back from a worker process."""
@@ -72,7 +72,7 @@ def described(value: object) -> object:
 class NotThere(InputError):
     """What somebody named does not exist; `found` is the name, under which nothing was found."""
 
-    told = "there is none at"
+    reported = "there is none at"
 
 
 class Refused(RuntimeError):

@@ -18,6 +18,7 @@ import numpy as np
 from accountant.conversion import require_delta
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Event,
     FixedSizeSampled,
     Gaussian,
@@ -27,7 +28,6 @@ from accountant.events import (
     PoissonSampled,
     count_parts,
 )
-from accountant.neighbouring import Adjacency
 from accountant.pld_profiles import (
     Curve,
     TooFine,
@@ -38,7 +38,7 @@ from accountant.pld_profiles import (
     replaced_curve,
     unsampled_curve,
 )
-from accountant.rdp_moments import Pair
+from accountant.rdp import Pair
 
 INTERVAL = 1e-4
 MAX_CELLS = 4_000_000

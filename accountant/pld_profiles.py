@@ -10,6 +10,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     DiscreteGaussian,
     DiscreteLaplace,
     FixedSizeSampled,
@@ -19,10 +20,7 @@ from accountant.events import (
     OnGrid,
     PoissonSampled,
 )
-from accountant.neighbouring import Adjacency
-from accountant.rdp_moments import Array, Pair
-from accountant.rdp_nodes import TAIL, Nodes, discrete_laplace_nodes, gaussian_grid
-from accountant.rdp_sampled import log_mixture
+from accountant.rdp import TAIL, Array, Nodes, Pair, discrete_laplace_nodes, gaussian_grid, log_mixture
 
 Profile = Callable[[Array], Array]
 MOST_ATOMS = 2_000_000
@@ -86,7 +84,7 @@ def amplified_curve(rate: float, unsampled: Curve) -> Curve:
     """δ(ε) under replace-one of continuous noise on a sample that has a given unit with probability γ.
 
     γ H(log(1 + (e^ε − 1)/γ)) for ε ≥ 0, H the unsampled divergence; for ε < 0 the relation's symmetry gives
-    1 − e^ε + e^ε δ(−ε). See `accountant.rdp_sampled.amplified_replace_one` for the theorem.
+    1 − e^ε + e^ε δ(−ε). See `accountant.rdp.amplified_replace_one` for the theorem.
     """
 
     def delta(epsilon: Array) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 import tenseal
 
 from benchmarks.measure import Result
-from privfair.aggregation import MODULI, FixedPoint, aggregators, new_keys
+from privfair.secure_aggregation import MODULI, FixedPoint, aggregators, new_keys
 
 CLIENTS = 10
 # Weights and biases of three convolutions and two dense layers, the last one trimmed to a round million.
@@ -96,7 +96,7 @@ def memory(clients: int) -> float:
     """
     program = (
         "import numpy as np\n"
-        "from privfair.aggregation import MODULI, FixedPoint, aggregators, new_keys\n"
+        "from privfair.secure_aggregation import MODULI, FixedPoint, aggregators, new_keys\n"
         f"code = FixedPoint(1.0, 1.0, {clients}, MODULI['bfv'])\n"
         "client, server = aggregators('bfv', new_keys('bfv'), fixed_point=code)\n"
         f"delta = np.random.default_rng(0).normal(0, 0.01, {PARAMETERS})\n"

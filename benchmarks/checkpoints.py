@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Result
 from privfair.config import Config
-from privfair.experiment import run as run_rounds
-from privfair.run_directory import Checkpoint, RunDirectory
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.folder import Checkpoint, RunDirectory
+from privfair.runs.loop import run as run_rounds
 
 ROUNDS, EARLY, WINDOW = 2_000, 20, 21
 

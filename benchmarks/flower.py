@@ -26,14 +26,14 @@ PROGRAM = """
 import json, sys
 from privfair.config import Config
 from privfair.datasets.registry import load
-from privfair.setting import build
+from privfair.runs.assembly import build
 tables = json.loads(sys.argv[1])
 config = Config.build(tables)
 federation = load("synthetic", clients=tables["data"]["clients"])
 if config.run.engine == "local":
-    from privfair.experiment import run
+    from privfair.runs.loop import run
 else:
-    from privfair.backends.flower.trial import run_trial as run
+    from privfair.deployment.flower.trial import run_trial as run
 setting = build(config, federation)
 outcome = run(setting)
 print(json.dumps([outcome.seconds, setting.backend.bytes_up, setting.backend.bytes_down]))
@@ -52,8 +52,8 @@ def run() -> list[Result]:
 
 
 def against_least(name: str, clients: int, up: int, down: int, least: tuple[float, float]) -> list[Result]:
-    told = f"{up / ROUNDS / clients:,.0f} B up and {down / ROUNDS / clients:,.0f} B down for a client in a round"
-    print(f"  {name}: {told}", flush=True)
+    reported = f"{up / ROUNDS / clients:,.0f} B up and {down / ROUNDS / clients:,.0f} B down for a client in a round"
+    print(f"  {name}: {reported}", flush=True)
     return [
         Result(f"{name}: bytes up, of the least", up / ROUNDS / least[0], 1.5, "×", at_least=False),
         Result(f"{name}: bytes down, of the least", down / ROUNDS / least[1], 2.5, "×", at_least=False),

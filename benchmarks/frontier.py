@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.measure import Result
 from privfair.config import Config
-from privfair.experiment import run as run_rounds
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.loop import run as run_rounds
 
 SEEDS = 20
 EXAMPLES = Path(__file__).parent.parent / "examples"

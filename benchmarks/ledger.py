@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from accountant.audit import audit
 from accountant.budget import Budget
 from accountant.events import Event, Gaussian, Laplace, PoissonSampled
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
 from benchmarks.measure import Result, in_process, seconds
 
@@ -34,7 +34,7 @@ def audit_of_a_million_rows(folder: Path) -> list[Result]:
     quarter, full = _fill(folder / "quarter.sqlite", 250_000), _fill(folder / "full.sqlite", 1_000_000)
     elapsed, memory = in_process(
         "from accountant.audit import audit\n"
-        "from accountant.ledger import Ledger\n"
+        "from accountant.ledger.ledger import Ledger\n"
         f"with Ledger('sqlite:///{full}', create=False) as ledger:\n"
         "    report = audit(ledger)\n"
         "assert report.fine and report.datasets[0].epsilon.pld > 0, report.problems"

@@ -4,7 +4,7 @@ The paper's perceptron (16 hidden units) at 100 records a step, on 1,000 made-up
 as our engine has. A call trains for three epochs, what it costs to set up included, with the noise of a real run. Calls
 of both kinds take turns and the quickest of each counts, so that a busy moment does not fall on one kind alone.
 
-Private steps and scores compute each record by itself, to the last bit (`privfair.record_arithmetic`). What that costs
+Private steps and scores compute each record by itself, to the last bit (`privfair.per_record`). What that costs
 is measured against the same code with matrix products over all records, which is not private for weights that a server
 may choose: a private round of one client is its scores and its local training.
 """
@@ -21,18 +21,16 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.measure import Result, seconds
-from privfair.clients import opacus_engine
+from privfair.clients import dp_sgd as opacus_engine
 from privfair.clients.dp_sgd import train_privately
 from privfair.clients.objectives import TrainingData, all_scores
-from privfair.clients.sgd import train_locally
-from privfair.clients.task import TaskKind
+from privfair.clients.training import train_locally
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import notion_by_name
+from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import SharedScores, equal_weights
+from privfair.federated.messages import LocalWork, Objective, Parameters, PrivateWork, Task, Tracked, TrainRequest
 from privfair.mechanisms.entropy import SystemEntropy
-from privfair.messages import LocalWork, Objective, Parameters, PrivateWork, Task, Tracked, TrainRequest
-from privfair.models import FlatModel, build_module
+from privfair.models import FlatModel, TaskKind, build_module
 
 RECORDS, FEATURES, BATCH, EPOCHS = 1000, 8, 100, 3
 REPEATS = 100

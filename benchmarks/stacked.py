@@ -22,19 +22,19 @@ import torch
 
 from benchmarks import training
 from benchmarks.measure import Result, seconds
-from privfair.backends.stacked import build_stacked, fused, run_stacked
-from privfair.backends.stacked.engine import Engine
-from privfair.backends.stacked.runs import clients_of
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.registry import load
-from privfair.experiment import run as run_rounds
+from privfair.engines.batched import assembling as fused
+from privfair.engines.batched.engine import Engine
 from privfair.fairness.tracking import SharedScores, equal_weights
-from privfair.messages import Parameters, PrivateWork, Tracked, TrainRequest
-from privfair.setting import build
+from privfair.federated.messages import Parameters, PrivateWork, Tracked, TrainRequest
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, clients_of, run_stacked
+from privfair.runs.loop import run as run_rounds
 from privfair.sweeps import Grid, run_many
-from privfair.threads import one_thread
+from privfair.util import one_thread
 
 STRENGTHS, SEEDS, ROUNDS, THREADS = 10, 10, 3, 2
 WHOLE_ROUNDS = 100

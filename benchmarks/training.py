@@ -16,9 +16,9 @@ from benchmarks.measure import Result, seconds
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.datasets.registry import load
-from privfair.experiment import run as run_rounds
-from privfair.setting import build
-from privfair.threads import one_thread
+from privfair.runs.assembly import build
+from privfair.runs.loop import run as run_rounds
+from privfair.util import one_thread
 
 ROUNDS = 3
 EPOCHS = 10

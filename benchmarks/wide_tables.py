@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measure import Result
-from privfair.cli.init_file import configuration
+from privfair.cli.init import configuration
 from privfair.datasets import load
 from privfair.datasets.guess import guess
 from privfair.datasets.number_format import find_format
-from privfair.datasets.tables import read_table
+from privfair.datasets.table import read_table
 
 FEW, MANY = 2_000, 8_000
 RECORDS = 60

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privfair.api import Result, load, train
     from privfair.config import Config
-    from privfair.trained import TrainedModel
+    from privfair.runs.folder import TrainedModel
 
 __version__ = version("privfair")
 __all__ = ["Config", "Result", "TrainedModel", "load", "train"]
@@ -15,7 +15,7 @@ __all__ = ["Config", "Result", "TrainedModel", "load", "train"]
 _HOME = {  # where each name lives; not imported before it is needed, because torch is behind most of them
     "Config": "privfair.config",
     "Result": "privfair.api",
-    "TrainedModel": "privfair.trained",
+    "TrainedModel": "privfair.runs.folder",
     "load": "privfair.api",
     "train": "privfair.api",
 }

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accountant.errors import InputError, Refused
-from privfair.attendance import Unfinished
-from privfair.clients.task import TaskKind
 from privfair.config import Config
 from privfair.datasets.encoder import Encoder
 from privfair.datasets.records import Federation
-from privfair.evaluation import Row
-from privfair.experiment import Planned, Report, RunOutcome, run
+from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion
-from privfair.models import build_module, torch_type
-from privfair.run_directory import RunDirectory, readable
-from privfair.setting import Credentials, Setting, build
-from privfair.summary import summarise
-from privfair.trained import TrainedModel
+from privfair.federated.exchange import Unfinished
+from privfair.models import TaskKind, build_module, torch_type
+from privfair.runs.assembly import Credentials, Simulation, build
+from privfair.runs.folder import RunDirectory, TrainedModel, readable
+from privfair.runs.loop import Planned, Report, RunOutcome, run
+from privfair.runs.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,37 +81,39 @@ def train(
             raise InputError("resume", "takes its configuration from the run", "a config beside it")
         directory = RunDirectory.open(Path(resume))
         kept: RunDirectory | None = directory
-        setting = _reopened(directory, dataset, notion)
+        simulation = _reopened(directory, dataset, notion)
     else:
         resolved = _resolve(config, sections)
         if resolved.run.engine.startswith("flower") and (dataset is not None or notion is not None):
             rule = "must be local or stacked for data or a notion of your own making"
             raise InputError("run.engine", rule, resolved.run.engine, "Data holders read their data themselves.")
-        setting = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
+        simulation = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
         where = out if out is not None else resolved.run.out
         kept = None if where is None else RunDirectory.create(Path(where), resolved)
     try:
         if kept is not None and resume is None:
-            _keep_identity(kept, setting)
+            _keep_identity(kept, simulation)
         with nullcontext() if kept is None else kept.locked():
-            return _finish(_engine(setting)(setting, kept, report, planned), kept)
+            return _finish(_engine(simulation)(simulation, kept, report, planned), kept)
     except Unfinished as stopped:
         where = "" if kept is None else f" Continue it with: privfair train --resume {kept.path}"
         raise Unfinished(f"{stopped}{where}") from None
     except (InputError, Refused, OSError):
-        if kept is not None and resume is None and not _has_begun(kept, setting):
+        if kept is not None and resume is None and not _has_begun(kept, simulation):
             kept.remove()  # nothing was released and no round has ended: there is nothing to resume
         raise
     finally:
-        if setting.private:
-            setting.private.close()
+        if simulation.private:
+            simulation.private.close()
 
 
-def _engine(setting: Setting) -> Callable[[Setting, RunDirectory | None, Report | None, Planned | None], RunOutcome]:
+def _engine(
+    simulation: Simulation,
+) -> Callable[[Simulation, RunDirectory | None, Report | None, Planned | None], RunOutcome]:
     """Who carries the run out."""
-    if setting.config.run.engine in ("flower", "flower-simulation"):
+    if simulation.config.run.engine in ("flower", "flower-simulation"):
         try:
-            from privfair.backends.flower.trial import run_trial
+            from privfair.deployment.flower.trial import run_trial
         except ModuleNotFoundError as error:
             remedy = "Install it with: pip install 'privfair[flower]'"
             raise InputError("run.engine", "needs Flower", f"no module {error.name}", remedy) from None
@@ -121,26 +121,26 @@ def _engine(setting: Setting) -> Callable[[Setting, RunDirectory | None, Report 
     return run
 
 
-def _has_begun(directory: RunDirectory, setting: Setting) -> bool:
+def _has_begun(directory: RunDirectory, simulation: Simulation) -> bool:
     """Whether there is anything to resume: a checkpoint, or a release in the ledger."""
-    private = setting.private
+    private = simulation.private
     places = (directory.path, directory.path / "flower" / "server")
     return any((place / "checkpoint.npz").is_file() for place in places) or (
-        private is not None and bool(private.books.ledger.spends(run=private.books.run))
+        private is not None and bool(private.run_ledger.ledger.spends(run=private.run_ledger.run))
     )
 
 
-def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Setting:
+def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Simulation:
     """The setting of a run that was interrupted: under the same name in the ledger, with the same keys."""
     known = directory.read_identity()
-    setting = build(directory.read_config(), dataset, notion, None if known is None else Credentials(*known))
+    simulation = build(directory.read_config(), dataset, notion, None if known is None else Credentials(*known))
     if known is None:
-        _keep_identity(directory, setting)
-    return setting
+        _keep_identity(directory, simulation)
+    return simulation
 
 
-def _keep_identity(directory: RunDirectory, setting: Setting) -> None:
-    credentials = setting.credentials
+def _keep_identity(directory: RunDirectory, simulation: Simulation) -> None:
+    credentials = simulation.credentials
     directory.write_identity(credentials.run, credentials.keys, credentials.ledger_id)
 
 
@@ -187,19 +187,19 @@ def _resolve(config: Any, sections: Mapping[str, Any]) -> Config:
 
 def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
     """Final figures, and the files of the run."""
-    setting = outcome.setting
-    schema, module = setting.federation.schema, setting.model.module
+    simulation = outcome.simulation
+    schema, module = simulation.federation.schema, simulation.model.module
     metrics = summarise(outcome, str(directory.path) if directory else None)
     if directory is not None:
         state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
         directory.write_results(metrics, outcome.history, state)
-    if setting.private:
-        setting.private.desk.delivered()
+    if simulation.private:
+        simulation.private.gateway.delivered()
     return Result(
         accuracy=metrics["accuracy"],
         unfairness=metrics["unfairness"],
         privacy=metrics["privacy"],
-        model=TrainedModel(module, schema.features, TaskKind.of(schema), setting.federation.encoder),
+        model=TrainedModel(module, schema.features, TaskKind.of(schema), simulation.federation.encoder),
         metrics=metrics,
         rows=tuple(outcome.history),
         out=directory.path if directory else None,

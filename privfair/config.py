@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from accountant.errors import InputError
-from privfair.toml_values import toml_value, why_unreadable
+from privfair.util import toml_value, why_unreadable
 
 # Large enough for every use, and small enough that a slip of the keyboard is refused before it fills the memory or the
 # numbers overflow: what is kept of a run grows with its rounds (rows of the history, of the forecast and of the

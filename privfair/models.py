@@ -1,21 +1,117 @@
-"""Models: logistic regression, multilayer perceptrons, and any `torch.nn.Module` of the user's."""
+"""What the model's output means: probabilities and cross-entropy, or predictions in a range and squared error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from accountant.errors import InputError
-from privfair.arrays import FloatArray
-from privfair.randomness import stream
-from privfair.user_code import named_object, user_code
+from privfair.datasets.records import Schema
+from privfair.util import FloatArray, named_object, stream, user_code
+
+
+class _SigmoidAlone(torch.autograd.Function):
+    """1/(1 + e⁻ᵒ), the same for a record wherever it stands: torch computes the end of a tensor by other code."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: torch.Tensor) -> torch.Tensor:
+        found = _sigmoids(outputs)
+        ctx.save_for_backward(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> torch.Tensor:
+        (p,) = ctx.saved_tensors
+        result: torch.Tensor = arriving[0] * (p * (1 - p))
+        return result
+
+
+class _CrossEntropyAlone(torch.autograd.Function):
+    """The loss of a logit and a label, as `_SigmoidAlone`."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        from privfair.per_record import cross_entropies
+
+        ctx.save_for_backward(outputs, labels)
+        return torch.from_numpy(cross_entropies(*(t.detach().contiguous().numpy() for t in (outputs, labels))))
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor, None]:
+        outputs, labels = ctx.saved_tensors
+        return arriving[0] * (_sigmoids(outputs) - labels), None
+
+
+def _sigmoids(outputs: torch.Tensor) -> torch.Tensor:
+    from privfair.per_record import sigmoids
+
+    return torch.from_numpy(sigmoids(outputs.detach().contiguous().numpy()))
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """Binary classification or regression with a stated range."""
+
+    task: Literal["binary", "regression"]
+    low: float
+    high: float
+    alone: bool = False
+    """Whether a record's numbers depend on that record alone, to the last bit: for private releases."""
+
+    @staticmethod
+    def of(schema: Schema) -> TaskKind:
+        """The task of a dataset."""
+        low, high = (0.0, 1.0) if schema.task == "binary" else schema.label_range
+        return TaskKind(schema.task, low, high)
+
+    @property
+    def each_record_alone(self) -> TaskKind:
+        """The same task, for private releases."""
+        return replace(self, alone=True)
+
+    def unit_predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Predictions in [0, 1]: a probability, or the place in the label's range (an output of 0 is its middle)."""
+        if self.task == "regression":
+            return (outputs + 0.5).clamp(0.0, 1.0)
+        if not self.alone:
+            return torch.sigmoid(outputs)
+        alone: torch.Tensor = _SigmoidAlone.apply(outputs)  # type: ignore[no-untyped-call]
+        return alone
+
+    def predictions(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Probabilities, or predictions in units of the label."""
+        return self.low + (self.high - self.low) * self.unit_predictions(outputs)
+
+    def losses(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy, or the squared error in units of the range, for each record."""
+        if self.task == "binary":
+            if self.alone:
+                alone: torch.Tensor = _CrossEntropyAlone.apply(outputs, labels)  # type: ignore[no-untyped-call]
+                return alone
+            return functional.binary_cross_entropy_with_logits(outputs, labels, reduction="none")
+        return (outputs + 0.5 - (labels - self.low) / (self.high - self.low)).square()
+
+    def scores(self, outputs: torch.Tensor, labels: torch.Tensor, kind: str) -> torch.Tensor:
+        """The score that a notion compares: the prediction in [0, 1], or the loss."""
+        return self.unit_predictions(outputs) if kind == "prediction" else self.losses(outputs, labels)
+
+    @staticmethod
+    def score_range(kind: str) -> tuple[float, float] | None:
+        """The range of the scores; a loss has none."""
+        return (0.0, 1.0) if kind == "prediction" else None
+
+
+# ---- Models: logistic regression, multilayer perceptrons, and any `torch.nn.Module` of the user's.
+
 
 MOST_PARAMETERS = 10**8  # 400 MB as float32, of which every client and round makes copies
 
@@ -117,14 +213,14 @@ class _LinearAlone(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        from privfair.record_arithmetic import linear
+        from privfair.per_record import linear
 
         ctx.save_for_backward(weight)
         return torch.from_numpy(linear(*(t.detach().contiguous().numpy() for t in (weight, bias, x))))
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        from privfair.record_arithmetic import transposed_linear
+        from privfair.per_record import transposed_linear
 
         if not ctx.needs_input_grad[0]:
             return None, None, None
@@ -203,7 +299,7 @@ class FlatModel:
 
     def evaluate_alone(self, x: torch.Tensor) -> torch.Tensor:
         """As `evaluate`, and a record's output depends on that record and the parameters alone, to the last bit."""
-        from privfair.record_arithmetic import perceptron_outputs
+        from privfair.per_record import perceptron_outputs
 
         if self.widths is not None:
             found = perceptron_outputs(self.flat.numpy(), np.array(self.widths), x.contiguous().numpy())

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.attendance import NAMES, singles
 from privfair.config import Config
-from privfair.experiment import RunOutcome, run
-from privfair.interfaces import Absence
-from privfair.messages import Answered, Asked, BundleReply, Missing
-from privfair.round import share_of
-from privfair.run_directory import RunDirectory
-from privfair.setting import Setting, build
-from privfair.summary import summarise
+from privfair.federated.exchange import NAMES, singles
+from privfair.federated.interfaces import Absence
+from privfair.federated.messages import Answered, Asked, BundleReply, Missing
+from privfair.federated.round import share_of
+from privfair.runs.assembly import Simulation, build
+from privfair.runs.folder import RunDirectory
+from privfair.runs.loop import RunOutcome, run
+from privfair.runs.summary import summarise
 from tests.end_to_end.federations import toy
 
 Gone = Callable[[int, str, int | None], bool]  # (client, what is asked, round) -> whether it stays silent
@@ -58,14 +58,14 @@ def config(**sections: dict[str, Any]) -> Config:
     return Config.build(tree)
 
 
-def setting(settings: Config, gone: Gone, clients: int = 4) -> Setting:
+def simulation(settings: Config, gone: Gone, clients: int = 4) -> Simulation:
     made = build(settings, toy(clients=clients, records=40))
     made.backend.inner = Unreliable(made.backend.inner, gone)
     return made
 
 
 def trained(settings: Config, gone: Gone, directory: RunDirectory | None = None) -> RunOutcome:
-    return run(setting(settings, gone), directory)
+    return run(simulation(settings, gone), directory)
 
 
 def nobody(client: int, asked: str, number: int | None) -> bool:
@@ -80,7 +80,7 @@ def test_encrypted_and_plain_quantised_take_the_same_step_without_a_client() -> 
     models = []
     for aggregation in ({"scheme": "plain", "quantise": True}, {"scheme": "bfv"}):
         outcome = trained(config(aggregation=aggregation), second_in_round_one)
-        models.append(outcome.setting.replica.state())
+        models.append(outcome.simulation.replica.state())
         assert outcome.state.absent == (Absence(1, 1, "training", "gone"),)
     assert models[0].keys() == models[1].keys()
     for name, values in models[0].items():
@@ -90,24 +90,24 @@ def test_encrypted_and_plain_quantised_take_the_same_step_without_a_client() -> 
 def test_the_step_is_the_mean_over_those_who_answered() -> None:
     """Against a federation in which the silent client trains, too, but with its weight taken off by hand."""
     settings = config(federation={"rounds": 1, "method": "fedavg"})
-    made = setting(settings, lambda k, asked, _: k == 1 and asked == "training")
+    made = simulation(settings, lambda k, asked, _: k == 1 and asked == "training")
     start = made.replica.parameters.copy()
     outcome = run(made)
-    found = outcome.setting.replica.parameters - start
+    found = outcome.simulation.replica.parameters - start
     alone = []
     for kept in (0, 2, 3):
-        one = setting(settings, lambda k, asked, _, kept=kept: k != kept and asked == "training")  # type: ignore[misc]
-        alone.append(run(one).setting.replica.parameters - start)
-    weights = outcome.state.terms.weights[[0, 2, 3]]
+        one = simulation(settings, lambda k, asked, _, kept=kept: k != kept and asked == "training")  # type: ignore[misc]
+        alone.append(run(one).simulation.replica.parameters - start)
+    weights = outcome.state.release_plan.weights[[0, 2, 3]]
     np.testing.assert_allclose(found, np.average(alone, axis=0, weights=weights), rtol=1e-4, atol=1e-7)
 
 
 def test_a_round_in_which_nobody_trains_leaves_the_model() -> None:
     for aggregation in ({"scheme": "plain"}, {"scheme": "bfv"}):
-        made = setting(config(aggregation=aggregation), lambda k, asked, number: asked == "training" and number == 3)
-        before = run(setting(config(federation={"rounds": 3}, aggregation=aggregation), nobody))
+        made = simulation(config(aggregation=aggregation), lambda k, asked, number: asked == "training" and number == 3)
+        before = run(simulation(config(federation={"rounds": 3}, aggregation=aggregation), nobody))
         after = run(made)
-        np.testing.assert_array_equal(after.setting.replica.parameters, before.setting.replica.parameters)
+        np.testing.assert_array_equal(after.simulation.replica.parameters, before.simulation.replica.parameters)
         assert after.state.round == 4
         assert len(after.state.absent) == 4
 
@@ -118,8 +118,10 @@ def test_scores_of_those_who_answered_are_enough() -> None:
     task_alone = trained(config(fairness={"lambda": 0.0}), nobody)
     full = trained(config(), nobody)
     assert {a.asked for a in quiet.state.absent} == {"scores"}
-    assert not np.array_equal(quiet.setting.replica.parameters, full.setting.replica.parameters)
-    np.testing.assert_allclose(silent.setting.replica.parameters, task_alone.setting.replica.parameters, atol=1e-6)
+    assert not np.array_equal(quiet.simulation.replica.parameters, full.simulation.replica.parameters)
+    np.testing.assert_allclose(
+        silent.simulation.replica.parameters, task_alone.simulation.replica.parameters, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("method", ["fairfed", "fedfb", "agnostic"])
@@ -127,8 +129,8 @@ def test_methods_that_need_figures_use_those_that_came(method: str) -> None:
     some = trained(config(federation={"method": method}), lambda k, asked, _: k == 0 and asked == "measures")
     none = trained(config(federation={"method": method}), lambda k, asked, _: asked == "measures")
     for outcome in (some, none):
-        assert np.isfinite(outcome.setting.replica.parameters).all()
-        weights = outcome.setting.server.algorithm.weights(outcome.state, outcome.state.algorithm)
+        assert np.isfinite(outcome.simulation.replica.parameters).all()
+        weights = outcome.simulation.server.algorithm.weights(outcome.state, outcome.state.algorithm)
         assert weights.sum() == pytest.approx(1)
         assert weights.min() >= 0
 
@@ -144,7 +146,7 @@ def test_who_tells_no_counts_takes_no_part_until_it_does() -> None:
     absent = [(a.round, a.asked) for a in outcome.state.absent]
     assert absent == [(None, "counts"), (0, "counts")]
     assert outcome.state.uncounted == ()
-    assert outcome.state.terms.records[3] > 0
+    assert outcome.state.release_plan.records[3] > 0
     assert met.count((3, "training")) == 3  # rounds 1, 2, 3
 
 
@@ -160,7 +162,7 @@ def test_latecomers_are_not_asked_where_rates_follow_from_counts(tmp_path: Path)
     outcome = trained(config(privacy=privacy, run=ledger, federation={"rounds": 2}), gone)
     assert asked.count(3) == 1
     assert outcome.state.uncounted == (3,)
-    assert outcome.state.terms.records[3] == 0
+    assert outcome.state.release_plan.records[3] == 0
 
 
 def test_a_run_without_anybody_does_not_begin() -> None:
@@ -172,7 +174,7 @@ def test_absences_are_in_the_metrics_and_survive_a_resume(tmp_path: Path) -> Non
     ledger = {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite", "reproducible_noise": True}
     settings = config(privacy=PRIVATE, run=ledger)
     directory = RunDirectory.create(tmp_path / "run", settings)
-    made = setting(settings, second_in_round_one)
+    made = simulation(settings, second_in_round_one)
     whole = run(made, directory)
     checkpoint = directory.read_checkpoint()
     assert checkpoint is not None
@@ -194,7 +196,7 @@ def run_of_releases(outcome: RunOutcome) -> float:
 def test_lagged_scores_need_one_exchange_a_round(engine: str, tmp_path: Path) -> None:
     exchanges: list[set[str]] = []
     settings = config(federation={"lagged_scores": True}, run={"engine": engine})
-    made = setting(settings, nobody)
+    made = simulation(settings, nobody)
     inner = made.backend.inner.exchange
 
     def counted(clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
@@ -215,9 +217,9 @@ def test_lagged_scores_release_as_often_and_agree_between_engines(tmp_path: Path
         engine = "local" if name == "ordinary" else name
         options = {"ledger": url, "reproducible_noise": True, "engine": engine, "dtype": "float64"}
         made = build(config(privacy=PRIVATE, run=options, federation={"lagged_scores": name != "ordinary"}), toy(3))
-        models[name] = run(made).setting.replica.parameters
+        models[name] = run(made).simulation.replica.parameters
         assert made.private is not None
-        rows = made.private.books.ledger.spends(run=made.credentials.run)
+        rows = made.private.run_ledger.ledger.spends(run=made.credentials.run)
         spends[name] = sorted((s.client, s.channel, s.group, s.round or 0, s.count) for _, s in rows)
     assert spends["local"] == spends["stacked"] == spends["ordinary"]
     np.testing.assert_allclose(models["local"], models["stacked"], atol=1e-8)
@@ -233,11 +235,11 @@ def test_a_lagged_run_resumes_with_its_scores(tmp_path: Path) -> None:
     part = replace(short, config=config(federation={"rounds": 2}), server=replace(short.server, algorithm=algorithm))
     run(part, directory)
     again = run(build(settings, toy(3)), directory)
-    np.testing.assert_array_equal(again.setting.replica.parameters, whole.setting.replica.parameters)
+    np.testing.assert_array_equal(again.simulation.replica.parameters, whole.simulation.replica.parameters)
 
 
 def test_a_bundle_is_answered_as_a_bundle() -> None:
-    made = setting(config(federation={"lagged_scores": True}), nobody)
+    made = simulation(config(federation={"lagged_scores": True}), nobody)
     inner = made.backend.inner.exchange
 
     def half(clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:

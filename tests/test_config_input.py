@@ -83,24 +83,24 @@ VALUE = st.recursive(
 @given(st.sampled_from([(s, k) for s, keys in SECTIONS.items() for k in keys]), VALUE)
 def test_any_value_of_any_key_is_taken_or_explained(place: tuple[str, str], value: Any) -> None:
     section, key = place
-    told = ""
+    reported = ""
     try:
         Config.build({section: {key: value}})
     except InputError as error:
-        told = str(error)
-    assert len(told) < 3000
+        reported = str(error)
+    assert len(reported) < 3000
 
 
 @settings(max_examples=300)
 @given(st.text(max_size=30), VALUE)
 def test_any_override_is_taken_or_explained(text: str, value: Any) -> None:
     for override in (text, f"data.x={text}", f"fairness.lambda={text}", f"{text}=1", f"run.{text}={value}"):
-        told = ""
+        reported = ""
         try:
             Config.build({}, [override])
         except InputError as error:
-            told = str(error)
-        assert len(told) < 3000
+            reported = str(error)
+        assert len(reported) < 3000
 
 
 @settings(max_examples=200)
@@ -111,12 +111,12 @@ def test_any_options_of_a_csv_file_are_taken_or_explained(options: dict[str, Any
     from privfair.datasets import load
 
     path = str(Path(__file__).with_name("conftest.py"))
-    told = ""
+    reported = ""
     try:
         load("csv", **{"path": path, "label": "y", "sensitive": "s", **options})
     except InputError as error:
-        told = str(error)
-    assert told
+        reported = str(error)
+    assert reported
 
 
 class TestAlias:
@@ -143,9 +143,9 @@ class TestAlias:
 
     def test_the_command_line_takes_it(self) -> None:
         words = ["--rounds", "3", "--epsilon", "3", "--delta", "1e-5", "--sampling-rate", "0.1", "--json"]
-        told = [
+        reported = [
             CliRunner().invoke(app, ["calibrate", *words, "--notion", notion], catch_exceptions=False).output
             for notion in ("statistical_parity", "demographic_parity")
         ]
-        assert told[0] == told[1]
-        assert "epsilon" in told[0]
+        assert reported[0] == reported[1]
+        assert "epsilon" in reported[0]

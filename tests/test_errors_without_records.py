@@ -84,11 +84,11 @@ def test_no_error_of_a_public_function_contains_a_record(thing, table, tmp_path,
         try:
             call()
         except Exception as error:  # noqa: BLE001  whatever it is, it must not have the records in it
-            told = f"{error} {error.args if isinstance(error, InputError) else ''}"
+            reported = f"{error} {error.args if isinstance(error, InputError) else ''}"
             kind = type(error)
         else:
             continue
-        assert not any(canary in told for canary in CANARIES), (kind, told)
+        assert not any(canary in reported for canary in CANARIES), (kind, reported)
 
 
 @pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in TABLES.items()])
@@ -113,8 +113,8 @@ def test_what_was_found_is_described(table) -> None:
         (object(), "found a value of type object."),
     ],
 )
-def test_types_and_sizes_are_told(value, told) -> None:
-    assert str(InputError("x", "must be", value)).endswith(told)
+def test_types_and_sizes_are_told(value, reported) -> None:
+    assert str(InputError("x", "must be", value)).endswith(reported)
 
 
 SINGLE = [None, True, 3, -2.5, float("nan"), "text", "", 10**39, np.float64(2), Decimal(1), Path("a")]
@@ -131,9 +131,9 @@ def test_single_values_are_shown(value) -> None:
 def test_configurations_do_not_echo_what_they_got(table, key) -> None:
     section, _, name = key.partition(".")
     for build in (lambda: Config.build({section: {name: table}}), lambda: Config(**{section: {name: table}})):
-        told = ""
+        reported = ""
         try:
             build()  # two numbers are a range, however they are kept, and a text may name a notion
         except ValueError as error:
-            told = str(error)
-        assert not any(canary in told for canary in CANARIES)
+            reported = str(error)
+        assert not any(canary in reported for canary in CANARIES)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.aggregation import aggregators
-from privfair.messages import Parameters, Sealed
-from privfair.optimizers import FedAvg
-from privfair.replica import Replica
+from privfair.federated.messages import Parameters, Sealed
+from privfair.federated.model_state import Replica
+from privfair.federated.optimizers import FedAvg
+from privfair.secure_aggregation import aggregators
 
 CLIENT, SERVER = aggregators("plain", None, fixed_point=None)
 

@@ -18,11 +18,10 @@ import privfair
 from accountant.errors import InputError
 from privfair.cli.report import write_report
 from privfair.config import Config
-from privfair.interfaces import Absence
-from privfair.run_directory import Checkpoint, RunDirectory
-from privfair.storage import read_arrays, write_arrays
-from privfair.terms import Terms
-from privfair.trained import weights_digest, weights_file
+from privfair.federated.interfaces import Absence
+from privfair.federated.release_plan import ReleasePlan
+from privfair.runs.folder import Checkpoint, RunDirectory, weights_digest, weights_file
+from privfair.util import read_arrays, write_arrays
 from tests.end_to_end.federations import toy
 
 WORK = {"rounds": 6, "local_epochs": 1, "batch_size": 30}
@@ -46,7 +45,7 @@ def checkpoint(rounds: int) -> Checkpoint:
     return Checkpoint(
         identity="data",
         round=rounds,
-        terms=Terms(np.array([3, 4]), np.array([[1, 2], [2, 2]])),
+        release_plan=ReleasePlan(np.array([3, 4]), np.array([[1, 2], [2, 2]])),
         algorithm={},
         replica={"parameters": np.arange(4.0)},
         client_state={},
@@ -168,8 +167,10 @@ def test_missing_and_damaged_files_are_named(finished: Path) -> None:
                 try:
                     read()
                 except InputError as error:
-                    told = str(error)
-                    assert any(word in told for word in (name, "run must be", "config must be", "history")), told
+                    reported = str(error)
+                    assert any(word in reported for word in (name, "run must be", "config must be", "history")), (
+                        reported
+                    )
                 else:  # a table that is cut, or a file that is made again, can still be fine
                     assert (name, damage) in {
                         ("checkpoint.npz", None), ("config.toml", b""),

@@ -1,1 +1,1 @@
-"""Commands for those who change privfair; they are not installed with it."""
+"""Tools of the developers: meters of the architecture, frozen runs."""

@@ -4,7 +4,6 @@ An upper bound is proved, a lower bound is shown: who tells two neighbouring dat
 upper bound, whatever was proved. Nothing here knows torch or privfair; an attack hands over numbers.
 """
 
-from accountant.empirical.intervals import at_least, at_most
 from accountant.empirical.one_run import (
     many_runs_p_value,
     one_run_accuracy,
@@ -12,9 +11,18 @@ from accountant.empirical.one_run import (
     one_run_epsilon,
     one_run_p_value,
 )
-from accountant.empirical.rates import Rates, epsilon_from_rates
-from accountant.empirical.tradeoff import TradeOff, implied_factor
-from accountant.empirical.two_worlds import Distinguished, accuracy_p_value, distinguish, rates_p_value
+from accountant.empirical.two_worlds import (
+    Distinguished,
+    Rates,
+    TradeOff,
+    accuracy_p_value,
+    at_least,
+    at_most,
+    distinguish,
+    epsilon_from_rates,
+    implied_factor,
+    rates_p_value,
+)
 
 __all__ = [
     "Distinguished",

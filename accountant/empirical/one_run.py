@@ -43,8 +43,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from accountant.empirical.intervals import require_level
-from accountant.empirical.tradeoff import TradeOff
+from accountant.empirical.two_worlds import TradeOff, require_level
 from accountant.errors import InputError
 
 _HALVINGS = 60  # of the logarithm of a p-value, which is at least 1e-300

@@ -51,10 +51,10 @@ def _row(parameter: click.Parameter, context: click.Context) -> str:
         names = f"`{parameter.make_metavar(context)}`"
     flag = getattr(parameter, "is_flag", False)
     kind = "" if flag or parameter.param_type_name == "argument" else f"{parameter.make_metavar(context)}"
-    told = [str(getattr(parameter, "help", "") or "")]
+    reported = [str(getattr(parameter, "help", "") or "")]
     if parameter.required:
-        told.append("Required.")
+        reported.append("Required.")
     elif getattr(parameter, "show_default", False) and parameter.default is not None and not flag:
-        told.append(f"Default: `{parameter.default}`.")
-    cells = (names, kind, " ".join(told))
+        reported.append(f"Default: `{parameter.default}`.")
+    cells = (names, kind, " ".join(reported))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -41,10 +41,10 @@ def predicted(holders: list[Holder]) -> Predicted:
 
 def rates(federation: dict[str, Holder]) -> dict[str, tuple[list[float], list[int], float]]:
     """By holder, and over all records: shares selected, numbers of people, and privfair's statistical parity gap."""
-    told = {}
+    reported = {}
     for name, holders in [*((n, [h]) for n, h in federation.items()), ("all records", list(federation.values()))]:
         chosen = [sum(holder[group][0] for holder in holders) for group in GROUPS]
         people = [sum(sum(holder[group]) for holder in holders) for group in GROUPS]
         gap = unfairness(predicted(holders), SCHEMA)["statistical_parity"]
-        told[name] = ([c / p for c, p in zip(chosen, people, strict=True)], people, float(gap or 0.0))
-    return told
+        reported[name] = ([c / p for c, p in zip(chosen, people, strict=True)], people, float(gap or 0.0))
+    return reported

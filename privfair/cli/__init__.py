@@ -13,7 +13,6 @@ from privfair.cli import (
     calibrate,
     data,
     doctor,
-    faults,
     init,
     kernels,
     keys,
@@ -23,6 +22,7 @@ from privfair.cli import (
     sweep,
     train,
 )
+from privfair.cli import console as faults
 
 app = typer.Typer(
     name="privfair",

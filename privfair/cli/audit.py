@@ -1,25 +1,194 @@
-"""`privfair audit`: are the books intact, and who has spent what?"""
+"""An audit report as one JSON object."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 
 from accountant.errors import InputError, NotThere
-from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger, percent, shown
-from privfair.cli.console import Console, escape
-from privfair.cli.faults import full_disk_behind
+from privfair.cli.console import Console, escape, full_disk_behind
+from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.cli.statements import Statement, compared, read_statements
-from privfair.reports.audit_remarks import largest_first, line_name, remarks
+from privfair.reports.audit_page import largest_first, line_name, remarks
+from privfair.reports.figures import time_window
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line, NotedHead
+    from accountant.audit_scan import BudgetChange
+    from accountant.worst_case import Epsilon
+    from privfair.cli.statements import Statement
+
+
+def report_json(
+    report: AuditReport,
+    figure: Path | None = None,
+    page: Path | None = None,
+    statements: Sequence[Statement] = (),
+) -> dict[str, Any]:
+    """Everything the report holds; ε is null where none is claimed, and "inf" where it is infinite."""
+    return {
+        "fine": report.fine and all(statement.holds for statement in statements),
+        "ledger": report.ledger,
+        "ledger_id": report.ledger_id,
+        "rows": report.rows,
+        "head": report.head.hash,
+        "noted_heads": [
+            {"head": noted.hash, "found": noted.row is not None, "row": noted.row} for noted in report.noted_heads
+        ],
+        "chain": {
+            "verified": report.verified,
+            "signatures": report.signatures,
+            "problems_found": report.problems_found,
+            "problems": [{"row": problem.row, "what": problem.what} for problem in report.problems],
+        },
+        "datasets": {dataset.state.name: _dataset(dataset) for dataset in report.datasets},
+        "statements": [statement.to_json() for statement in statements],
+        "figure": str(figure) if figure else None,
+        "html": str(page) if page else None,
+    }
+
+
+def _dataset(dataset: DatasetAudit) -> dict[str, Any]:
+    state = dataset.state
+    return {
+        "simulation": state.simulation,
+        "fingerprint": state.fingerprint or None,
+        "adjacency": state.neighbouring.adjacency.value if state.neighbouring else None,
+        "unit": state.neighbouring.unit.value if state.neighbouring else None,
+        "delta": dataset.delta,
+        "epsilon": _epsilon(dataset.epsilon),
+        "rdp_for_pld": dataset.rdp_for_pld,
+        "remarks": remarks(dataset),
+        "releases": dataset.releases,
+        "budget": _budget(dataset),
+        "budget_changes": [_change(change) for change in dataset.budget_changes],
+        "by_client": _lines(dataset.by_client),
+        "by_group": _lines(dataset.by_group),
+        "by_attribute_change": _lines(dataset.changing),
+        "by_channel": _lines(dataset.by_channel),
+        "by_run": _lines(dataset.by_run),
+        "burn_down": [
+            {"at": point.at, "epsilon": json_number(point.epsilon), "left": json_number(point.left)}
+            for point in dataset.burn_down
+        ],
+    }
+
+
+def _epsilon(epsilon: Epsilon | None) -> dict[str, Any] | None:
+    return None if epsilon is None else {"rdp": json_number(epsilon.rdp), "pld": json_number(epsilon.pld)}
+
+
+def _lines(lines: tuple[Line, ...]) -> dict[str, Any]:
+    return {
+        line.name: {
+            "releases": line.releases,
+            "epsilon": _epsilon(line.epsilon),
+            **({} if line.delta is None else {"delta": line.delta}),
+        }
+        for line in lines
+    }
+
+
+def _budget(dataset: DatasetAudit) -> dict[str, Any] | None:
+    budget = dataset.state.budget
+    if budget is None or dataset.spent is None:
+        return None
+    return {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "order": budget.order,
+        "capacity": budget.capacity,
+        "spent": json_number(dataset.spent),
+        "left": json_number(dataset.left),
+        "exceeded": dataset.exceeded,
+        "epsilon_spent": json_number(dataset.filter_epsilon),
+    }
+
+
+def _change(change: BudgetChange) -> dict[str, Any]:
+    return {
+        "at": change.at,
+        "actor": change.actor,
+        "reason": change.reason,
+        "epsilon": change.budget.epsilon,
+        "delta": change.budget.delta,
+    }
+
+
+# ---- The burn-down figure: ε spent over time, and what is left of each budget.
+
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
+
+
+def write_burn_down(report: AuditReport, path: Path) -> None:
+    """Write the figure: left, ε spent (dashed: the budget); right, the share of the budget that is left."""
+    import matplotlib.dates
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    claimed = [dataset for dataset in report.datasets if dataset.burn_down]
+    if not claimed:
+        raise InputError("figure", "needs spending to draw", "none", "Simulations claim no ε and have no burn-down.")
+    dates: Any = matplotlib.dates  # it has no types
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    spent, left = figure.subplots(1, 2)
+    for dataset, colour in zip(claimed, COLOURS * len(claimed), strict=False):
+        _draw_burn_down(spent, left, dataset, colour)
+    spent.set(title="Privacy spent by the worst record or client", ylabel="ε so far (RDP)", ylim=(0, None))
+    left.set(title="Budget left", ylabel="share of the budget", ylim=(min(0.0, left.get_ylim()[0]), 1.05))
+    left.axhline(0, color="0.3", linewidth=0.8)
+    left.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+    window = time_window([point.at for dataset in claimed for point in dataset.burn_down])
+    for axes in (spent, left):
+        if window is not None:
+            axes.set_xlim(*window)
+        locator = dates.AutoDateLocator(minticks=3)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    if any(dataset.state.budget for dataset in claimed):
+        left.legend(frameon=False, loc="best")
+    else:
+        left.text(0.5, 0.5, "no dataset has a budget", ha="center", va="center", transform=left.transAxes)
+    spent.legend(frameon=False, loc="best")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError("figure", "must be a file that can be written", str(path), str(error)) from None
+
+
+def _draw_burn_down(spent: Any, left: Any, dataset: DatasetAudit, colour: str) -> None:
+    times = [datetime.fromisoformat(point.at) for point in dataset.burn_down]
+    epsilons = [point.epsilon if math.isfinite(point.epsilon) else math.nan for point in dataset.burn_down]
+    name = dataset.state.name
+    infinite = any(math.isinf(point.epsilon) for point in dataset.burn_down)
+    label = f"{name} (∞: a release was not private)" if infinite else name
+    spent.step(times, epsilons, where="post", color=colour, label=label, marker="o", markersize=2.5)
+    budget = dataset.state.budget
+    if budget is None:
+        return
+    spent.axhline(budget.epsilon, color=colour, linestyle="--", linewidth=1, label=f"budget, ε = {budget.epsilon:g}")
+    shares = [(at, point.left) for at, point in zip(times, dataset.burn_down, strict=True) if point.left is not None]
+    drawn = [(at, share) for at, share in shares if math.isfinite(share)]
+    times_left, finite = [at for at, _ in drawn], [share for _, share in drawn]
+    gone = name if drawn else f"{name} (nothing: a release was not private)"
+    left.step(times_left, finite, where="post", color=colour, label=gone, marker="o", markersize=2.5)
+
+
+# ---- `privfair audit`: are the books intact, and who has spent what?
+
 
 SHOWN_LINES = 10
 TRIALS, MINUTES = 2000, 5.0
@@ -80,7 +249,7 @@ def audit(
     Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
     """
     if empirical is not None:
-        from privfair.cli.empirical import empirical_audit
+        from privfair.cli.audit_empirical import empirical_audit
 
         if delta is not None or head or html is not None:
             rule = "goes with --channel, --trials, --minutes, --figure and --ledger only"
@@ -93,17 +262,17 @@ def audit(
         remedy = "Name the run or configuration to attack: --empirical PATH."
         raise InputError("--channel, --trials and --minutes", "go with --empirical only", "no --empirical", remedy)
     from accountant import audit as auditing
-    from accountant.chain import LedgerBroken
+    from accountant.ledger.chain import LedgerBroken
 
     heads = [noted for given in head or [] for noted in _heads(given)]
     statements = [found for given in head or [] for found in read_statements(Path(given))]
     try:
         owner = load_key(key)
-        with open_ledger(ledger, owner) as books:
-            deltas = {s.run: s.delta for s in statements if s.ledger == books.ledger_id and s.delta is not None}
-            report = auditing.audit(books, delta=delta, pld=pld, heads=heads, key=owner, run_deltas=deltas)
+        with open_ledger(ledger, owner) as run_ledger:
+            deltas = {s.run: s.delta for s in statements if s.ledger == run_ledger.ledger_id and s.delta is not None}
+            report = auditing.audit(run_ledger, delta=delta, pld=pld, heads=heads, key=owner, run_deltas=deltas)
             if rebuild_totals:
-                books.rebuild_totals()
+                run_ledger.rebuild_totals()
     except LedgerBroken as error:
         if full_disk_behind(error):  # that the disk is full says nothing of the rows
             raise
@@ -116,7 +285,7 @@ def audit(
     page = html if unwritten is None else None
     failure = failure or unwritten
     if as_json:
-        from privfair.cli.audit_json import report_json
+        from privfair.cli.audit import report_json
 
         print(json.dumps(report_json(report, drawn, page, statements), ensure_ascii=False, allow_nan=False))
     else:
@@ -133,7 +302,7 @@ def _draw(report: AuditReport, figure: Path | None) -> InputError | None:
     """Why the figure that was asked for could not be written: the audit itself is worth more and comes first."""
     if figure is None:
         return None
-    from privfair.cli.burn_down import write_burn_down
+    from privfair.cli.audit import write_burn_down
 
     try:
         write_burn_down(report, figure)

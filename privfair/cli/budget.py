@@ -11,15 +11,15 @@ from rich import box
 from rich.table import Table
 
 from accountant.errors import InputError
-from privfair.cli.books import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.cli.console import Console, escape
-from privfair.run_names import require_whole_noise
+from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
+from privfair.privacy.run_ledger import require_whole_noise
 
 if TYPE_CHECKING:
-    from accountant.books import DatasetState
     from accountant.budget import Budget
-    from accountant.ledger import Ledger
-    from accountant.signing import OwnerKey
+    from accountant.ledger.datasets import DatasetState
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.signing import OwnerKey
 
 app = typer.Typer(no_args_is_help=True, help="Lifetime budgets of datasets: set and show them.")
 
@@ -57,7 +57,7 @@ def set_budget(
     Example: privfair budget set patients --epsilon 3 --delta 1e-6 --reason "ethics board, 12 May"
     """
     from accountant.budget import Budget
-    from accountant.neighbouring import as_adjacency, as_unit
+    from accountant.events import as_adjacency, as_unit
     from accountant.spending import require_name, require_text
 
     owner = load_key(key)
@@ -66,8 +66,8 @@ def set_budget(
     require_name("dataset", name)
     require_text("reason", reason, empty=True)
     fingerprint = _fingerprint(data, owner, delimiter, encoding)
-    with _open_to_write(ledger, owner, binds=data is not None) as books:
-        before = books.dataset(name)
+    with _open_to_write(ledger, owner, binds=data is not None) as run_ledger:
+        before = run_ledger.dataset(name)
         known = before.neighbouring
         budget = Budget(
             epsilon,
@@ -77,11 +77,11 @@ def set_budget(
             people=people,
         )
         if fingerprint:
-            books.register(name, fingerprint=fingerprint, renew=changed)
-        require_whole_noise(name, books.runs(name))
-        books.set_budget(name, budget, reason=reason)
-        _note_others(books, name, fingerprint)
-        _print(books, [books.dataset(name)], as_json, single=True)
+            run_ledger.register(name, fingerprint=fingerprint, renew=changed)
+        require_whole_noise(name, run_ledger.runs(name))
+        run_ledger.set_budget(name, budget, reason=reason)
+        _note_others(run_ledger, name, fingerprint)
+        _print(run_ledger, [run_ledger.dataset(name)], as_json, single=True)
 
 
 @app.command("show")
@@ -94,12 +94,12 @@ def show(
 
     Example: privfair budget show
     """
-    with open_ledger(ledger) as books:
-        states = [state for state in books.datasets() if name in (None, state.name)]
+    with open_ledger(ledger) as run_ledger:
+        states = [state for state in run_ledger.datasets() if name in (None, state.name)]
         if name is not None and not states:
-            known = ", ".join(state.name for state in books.datasets()) or "none"
+            known = ", ".join(state.name for state in run_ledger.datasets()) or "none"
             raise InputError("dataset", "must be in the ledger", name, f"It knows: {known}.")
-        fine = _print(books, states, as_json, single=name is not None)
+        fine = _print(run_ledger, states, as_json, single=name is not None)
     if not fine:
         raise typer.Exit(1)
 
@@ -115,7 +115,7 @@ def new_key(
 
     Example: privfair budget new-key owner.key
     """
-    from accountant.signing import OwnerKey
+    from accountant.ledger.signing import OwnerKey
 
     key = OwnerKey.create(path)
     if as_json:
@@ -129,11 +129,11 @@ def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> L
 
     binds: the key is for a fingerprint too. It then has a use in a ledger without signatures.
     """
-    books = open_ledger(url, owner, create=True)
-    if owner is None or books.signed_by:
-        return books
-    where = books.url
-    books.close()
+    run_ledger = open_ledger(url, owner, create=True)
+    if owner is None or run_ledger.signed_by:
+        return run_ledger
+    where = run_ledger.url
+    run_ledger.close()
     if not binds:
         remedy = f"Nothing was set. {_SIGNED_FROM_THE_START} To go on without signatures, leave out --key."
         raise InputError("--key", "can only sign a ledger that was created with a key", where, remedy)
@@ -144,11 +144,11 @@ def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> L
     return open_ledger(url)
 
 
-def _note_others(books: Ledger, name: str, fingerprint: str) -> None:
+def _note_others(run_ledger: Ledger, name: str, fingerprint: str) -> None:
     """Say where else these data have a budget: nobody adds the two up."""
-    from accountant.state import State
+    from accountant.ledger.machine_state import State
 
-    others = [known.url for known in State().budgets(name, fingerprint) if known.ledger_id != books.ledger_id]
+    others = [known.url for known in State().budgets(name, fingerprint) if known.ledger_id != run_ledger.ledger_id]
     if others:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"[yellow]note:[/] on this machine data of this name also have a budget in {escape(', '.join(others))}: if "
@@ -164,7 +164,7 @@ _SIGNED_FROM_THE_START = (
 
 def _fingerprint(data: Path | None, owner: OwnerKey | None, delimiter: str, encoding: str) -> str:
     """The data's fingerprint; "" when none was given."""
-    from accountant.fingerprint import fingerprint_csv
+    from accountant.ledger.signing import fingerprint_csv
 
     if data is None:
         return ""
@@ -173,19 +173,19 @@ def _fingerprint(data: Path | None, owner: OwnerKey | None, delimiter: str, enco
     return fingerprint_csv(data, owner, delimiter=delimiter, encoding=encoding)
 
 
-def _print(books: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
+def _print(run_ledger: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
     """Print the budgets; False when one is exceeded."""
-    found = {state.name: _facts(books, state) for state in states}
+    found = {state.name: _facts(run_ledger, state) for state in states}
     if as_json:
         one = {"dataset": states[0].name, **found[states[0].name]} if single else {"datasets": found}
-        print(json.dumps({"ledger": books.url, **one}, ensure_ascii=False, allow_nan=False))
+        print(json.dumps({"ledger": run_ledger.url, **one}, ensure_ascii=False, allow_nan=False))
     else:
-        _print_table(books, states, found)
+        _print_table(run_ledger, states, found)
     return not any(facts["budget"] and facts["budget"]["exceeded"] for facts in found.values())
 
 
-def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
-    from accountant.burndown import budget_left
+def _facts(run_ledger: Ledger, state: DatasetState) -> dict[str, Any]:
+    from accountant.audit import budget_left
     from accountant.spending import worst_record
 
     budget = state.budget
@@ -197,8 +197,8 @@ def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
         "budget": None,
     }
     if budget is not None:
-        spent, client, groups = worst_record(books.spent(state.name))
-        left, room = budget_left(budget, spent), budget.headroom(spent)
+        spent, client, groups = worst_record(run_ledger.spent(state.name))
+        left, room = budget_left(budget, spent), budget.remaining(spent)
         facts["budget"] = {
             "epsilon": budget.epsilon,
             "delta": budget.delta,
@@ -216,9 +216,9 @@ def _facts(books: Ledger, state: DatasetState) -> dict[str, Any]:
     return facts
 
 
-def _print_table(books: Ledger, states: list[DatasetState], found: dict[str, dict[str, Any]]) -> None:
+def _print_table(run_ledger: Ledger, states: list[DatasetState], found: dict[str, dict[str, Any]]) -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(books.url)}[/]", soft_wrap=True)
+    console.print(f"[bold]{escape(run_ledger.url)}[/]", soft_wrap=True)
     if not states:
         console.print("No dataset has a budget or has spent anything.")
         return
@@ -264,16 +264,16 @@ def _exceeded(left: float) -> str:
 
 def _what_fits(budget: Budget, facts: dict[str, Any]) -> str:
     """The budget in a sentence."""
-    from accountant.headroom import rounded_down
+    from accountant.budget import rounded_down
 
-    told = f"ε = {shown(float(facts['epsilon_spent']))} of {budget.epsilon:g} is spent"
+    reported = f"ε = {shown(float(facts['epsilon_spent']))} of {budget.epsilon:g} is spent"
     if facts["exceeded"]:
-        return f"[bold red]{told}: the budget is exceeded.[/] Nothing more fits."
+        return f"[bold red]{reported}: the budget is exceeded.[/] Nothing more fits."
     fits = facts["epsilon_fits"]
     if not fits["pure"]:
-        return f"{told}. Nothing more fits."
-    told += f". What certainly still fits: ε of at most {rounded_down(fits['pure'])} with δ = 0"
+        return f"{reported}. Nothing more fits."
+    reported += f". What certainly still fits: ε of at most {rounded_down(fits['pure'])} with δ = 0"
     if fits["gaussian"]:
         most = rounded_down(fits["gaussian"])
-        told += f", or ε of at most {most} at δ = {budget.delta:g} by Gaussian noise on all records"
-    return f"{told}."
+        reported += f", or ε of at most {most} at δ = {budget.delta:g} by Gaussian noise on all records"
+    return f"{reported}."

@@ -13,8 +13,8 @@ from rich import box
 from rich.table import Table
 
 from accountant.errors import InputError, require_finite, require_positive
-from privfair.cli.books import JsonOption, json_number, shown
 from privfair.cli.console import Console, escape
+from privfair.cli.ledger import JsonOption, json_number, shown
 
 if TYPE_CHECKING:
     from accountant.bounds import Method
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from accountant.events import Event
     from privfair.config import Config
     from privfair.fairness.notions import Notion
-    from privfair.planned import PlannedRun, PublicFacts
+    from privfair.runs.planned import PlannedRun, PublicFacts
 
 FACTORS = (0.5, 1.0, 2.0)
 # The key of [privacy] that has the noise of a channel.
@@ -178,7 +178,7 @@ def calibrate(
             rule, remedy = "must be left out beside a configuration", "Set its key there: --set section.key=value."
             raise InputError(option, rule, context.params[others[0]], remedy)
         from privfair.config import Config
-        from privfair.planned import PublicFacts, planned_run
+        from privfair.runs.planned import PublicFacts, planned_run
 
         settings = Config.read(config, overrides or ())
         with console.status("Planning the run"):
@@ -213,8 +213,8 @@ def _with_counts(
     """The facts with the counts that were given, if any were."""
     from dataclasses import replace
 
-    from privfair.planned import counts_of as released
-    from privfair.planned import even_counts
+    from privfair.runs.planned import counts_of as released
+    from privfair.runs.planned import even_counts
 
     if records is not None and counts_of is not None:
         raise InputError("--records", "must be left out beside --counts-of", records)
@@ -341,7 +341,7 @@ class _Options:
     def facts(self) -> PublicFacts:
         """Data of so many clients, features and attributes, with two groups of each attribute."""
         from privfair.datasets.records import Schema, SensitiveAttribute
-        from privfair.planned import PublicFacts
+        from privfair.runs.planned import PublicFacts
 
         given = self.given
         attributes = tuple(SensitiveAttribute(f"attribute {n}", ("0", "1")) for n in range(given["attributes"]))
@@ -377,7 +377,7 @@ def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedR
     from dataclasses import replace
 
     from accountant.calibration import calibrate as search
-    from privfair.planned import planned_by_rates, planned_run
+    from privfair.runs.planned import planned_by_rates, planned_run
 
     def planned(factor: float) -> PlannedRun:
         settings = options.configuration(factor)
@@ -436,19 +436,19 @@ def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_upd
 
 def _noise(run: PlannedRun) -> dict[str, float]:
     """The noise of every channel, in the units of its key in [privacy]."""
-    terms, found = run.terms, dict[str, float]()
-    if terms.counting is not None:
-        found["counts"] = terms.counting.scale
-    if terms.sharing is not None:
-        found["predictions"] = terms.sharing.noise.scale
-    if terms.embedding is not None:
-        found["embeddings"] = terms.embedding.noise.multiplier
-    if terms.updates is not None:
-        found["updates"] = terms.updates.noise_multiplier
-    if terms.client_updates is not None:
-        found["updates"] = terms.client_updates.noise.multiplier
-    if terms.evaluation is not None:
-        found["evaluation"] = terms.evaluation.scale
+    release_plan, found = run.release_plan, dict[str, float]()
+    if release_plan.counting is not None:
+        found["counts"] = release_plan.counting.scale
+    if release_plan.sharing is not None:
+        found["predictions"] = release_plan.sharing.noise.scale
+    if release_plan.embedding is not None:
+        found["embeddings"] = release_plan.embedding.noise.multiplier
+    if release_plan.updates is not None:
+        found["updates"] = release_plan.updates.noise_multiplier
+    if release_plan.client_updates is not None:
+        found["updates"] = release_plan.client_updates.noise.multiplier
+    if release_plan.evaluation is not None:
+        found["evaluation"] = release_plan.evaluation.scale
     return found
 
 
@@ -466,13 +466,13 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     from accountant.events import Composed, Mechanism
-    from privfair.planned import flat
+    from privfair.runs.planned import flat
 
     channel = flat(channel)
     event = channel.event
     parts = event.events if isinstance(event, Composed) else (event,)
-    dearest = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
-    mechanism: Event = getattr(dearest, "event", dearest)
+    worst_case = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
+    mechanism: Event = getattr(worst_case, "event", worst_case)
     scale, sensitivity = _noise(run).get(channel.name), None
     if scale is not None and isinstance(mechanism, Mechanism):  # its own numbers may be in steps of a grid
         sensitivity = mechanism.sensitivity * scale / mechanism.noise_scale
@@ -480,7 +480,7 @@ def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     return {
         "mechanism": mechanism.kind,
         "releases": channel.count * max(1, len(parts)),
-        "rate": getattr(dearest, "rate", 1.0),
+        "rate": getattr(worst_case, "rate", 1.0),
         "noise_scale": scale,
         "sensitivity": sensitivity,
         "fixed": fixed,

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from accountant.errors import InputError
 from privfair.cli.console import Console, escape
-from privfair.toml_values import toml_value
+from privfair.util import toml_value
 
 if TYPE_CHECKING:
-    from privfair.datasets.catalogue import DatasetInfo
+    from privfair.datasets.downloads import DatasetInfo
     from privfair.datasets.records import ClientData, Federation, Records
 
 CLIENTS_SHOWN = 50
@@ -53,7 +53,7 @@ def list_datasets(as_json: Json = False) -> None:
 @app.command()
 def fetch(name: Name, as_json: Json = False) -> None:
     """Download a dataset from its public source into the user's cache and verify its SHA-256."""
-    from privfair.datasets.fetching import fetch as fetch_files
+    from privfair.datasets.downloads import fetch as fetch_files
     from privfair.datasets.registry import find
 
     dataset = find(name)
@@ -67,14 +67,14 @@ def fetch(name: Name, as_json: Json = False) -> None:
         print(json.dumps({"dataset": name, "files": files}))
         return
     for file in fetched:
-        told = "fetched, SHA-256 verified" if file.downloaded else "here already"
-        Console().print(f"{file.name}: {told}: {file.path}", markup=False, soft_wrap=True)
+        reported = "fetched, SHA-256 verified" if file.downloaded else "here already"
+        Console().print(f"{file.name}: {reported}: {file.path}", markup=False, soft_wrap=True)
 
 
 @app.command()
 def check(
     name: Name,
-    setting: Annotated[
+    simulation: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the dataset, key=value; for csv: path, label, …")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, and of synthetic data.", min=0)] = 0,
@@ -86,10 +86,10 @@ def check(
     Example: privfair data check compas --set attribute_as_feature=false
     """
     from privfair.datasets import load
-    from privfair.datasets.files import digest
+    from privfair.datasets.downloads import digest
     from privfair.datasets.registry import find
 
-    federation = load(name, seed=seed, test_fraction=test_fraction, **_settings(setting or []))
+    federation = load(name, seed=seed, test_fraction=test_fraction, **_settings(simulation or []))
     files = {
         file.name: file.found is not None and digest(file.found) == file.sha256 for file in find(name).info().files
     }
@@ -103,7 +103,7 @@ def check(
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """The options in `key=value` pairs; a value that is not TOML is text."""
-    from privfair.datasets.catalogue import COMMON
+    from privfair.datasets.downloads import COMMON
 
     settings = {}
     for pair in pairs:

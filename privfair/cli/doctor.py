@@ -1,16 +1,23 @@
-"""`privfair doctor`: what is installed, what works, what is found on this machine."""
+"""What `privfair doctor` tries, each in earnest. Run as a program it tries the checks it is given, one after the other.
+
+It is a program of its own because a package that does not fit the machine may end the process instead of raising.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -18,10 +25,180 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from privfair.cli.books import JsonOption
 from privfair.cli.console import Console
-from privfair.cli.doctor_checks import CHECKS, MARK
-from privfair.versions import installed
+from privfair.cli.ledger import JsonOption
+from privfair.util import installed
+
+MARK = "\x1eprivfair-doctor "  # libraries print, too; what begins so is ours
+REINSTALL = "Install privfair again in a fresh environment: `make demo`, or pip install with constraints.txt."
+POSTGRES_SECONDS = "5"
+PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")  # in the address of a ledger: people show this output to others
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something to try: what it is good for, whether privfair can do without, the remedy, and how it is tried."""
+
+    title: str
+    required: bool
+    remedy: str
+    attempt: Callable[[], Any]
+
+
+def _training() -> str:
+    import torch
+
+    weights = torch.zeros(3, requires_grad=True)
+    loss = torch.nn.functional.softplus(-(torch.ones(4, 3) @ weights)).mean()
+    loss.backward()
+    if weights.grad is None or not bool(torch.isclose(weights.grad, torch.tensor(-0.5)).all()):
+        raise RuntimeError(f"a gradient that must be −0.5 is {weights.grad}")
+    return "a gradient was computed"
+
+
+def _dp_sgd() -> str:
+    from privfair.clients.dp_sgd import PerExampleGradients
+
+    return f"Opacus' samplers for {len(PerExampleGradients.GRAD_SAMPLERS)} kinds of layers loaded"
+
+
+def _encryption() -> str:
+    import numpy as np
+
+    from privfair.secure_aggregation import MODULI, FixedPoint, aggregators, new_keys
+
+    code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
+    client, server = aggregators("bfv", new_keys("bfv"), fixed_point=code)
+    first, second = np.array([0.5, -1.0]), np.array([0.25, 1.0])
+    sent = [client.contribute(first, 0.25, client=0), client.contribute(second, 0.75, client=1)]
+    total = client.open(server.add(sent, names=["a", "b"]))
+    if not np.allclose(total, 0.25 * first + 0.75 * second, atol=2 * code.max_error):
+        raise RuntimeError(f"an encrypted sum is wrong: {total}")
+    return "two messages were encrypted, added and opened"
+
+
+def _ledger() -> str:
+    from accountant import Budget, Gaussian, Ledger, Spend
+    from accountant.audit import audit
+    from accountant.ledger.machine_state import not_remembered
+
+    with (
+        not_remembered(),
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(f"sqlite:///{Path(folder) / 'trial.sqlite'}") as ledger,
+    ):
+        ledger.set_budget("trial", Budget(epsilon=3.0, delta=1e-6))
+        ledger.reserve([Spend("trial", Gaussian(noise_scale=10.0), client="north", channel="updates")]).redeem()
+        report = audit(ledger, pld=False)
+        if not report.fine:
+            raise RuntimeError(f"a new ledger does not pass its audit: {report.problems}")
+        return f"{report.rows} rows written to a temporary ledger and audited"
+
+
+def _stacked() -> str:
+    import privfair.engines.batched
+    import privfair.engines.batched.compiled.training  # noqa: F401  (the compiled steps)
+
+    return "compiled steps loaded (the first sweep compiles them, half a minute)"
+
+
+def _flower() -> str:
+    import privfair.deployment.flower.client_app
+    import privfair.deployment.flower.server_app  # noqa: F401
+
+    return "server and client apps loaded"
+
+
+def _ray() -> str:
+    import ray
+
+    return f"Ray {ray.__version__} loaded"
+
+
+def _parquet() -> str:
+    import io
+    from importlib import import_module
+
+    import_module("pyarrow")  # before pandas says that it is missing, in many more words
+    import pandas as pd
+
+    buffer = io.BytesIO()
+    pd.DataFrame({"value": [1.0, 2.0]}).to_parquet(buffer, engine="pyarrow")
+    return f"a table of {len(pd.read_parquet(io.BytesIO(buffer.getvalue())))} rows was written and read"
+
+
+def _postgres() -> str:
+    import psycopg
+
+    return f"psycopg {psycopg.__version__} loaded"
+
+
+def _default_ledger() -> str:
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.storage import LEDGER_VARIABLE, exists, ledger_url
+
+    os.environ.setdefault("PGCONNECT_TIMEOUT", POSTGRES_SECONDS)  # this program's own: a silent server is an answer
+    url = ledger_url(None)
+    where = f"${LEDGER_VARIABLE}" if os.environ.get(LEDGER_VARIABLE) else "the default"
+    if not exists(url):
+        return f"{url} ({where}): none yet, the first private run makes it"
+    with Ledger(url, create=False) as ledger:
+        return f"{ledger.url} ({where}): opens, {ledger.head().sequence} rows"
+
+
+def _datasets() -> dict[str, Any]:
+    from privfair.datasets import describe
+
+    return {
+        info.name: {file.name: str(file.found) if file.found else None for file in info.files}
+        for info in describe()
+        if info.files
+    }
+
+
+def _extra(name: str) -> str:
+    return f"Only if you need it: pip install 'privfair[{name}]'"
+
+
+CHECKS = {
+    "training": Check("training (torch)", True, REINSTALL, _training),
+    "dp_sgd": Check("private updates (Opacus)", True, REINSTALL, _dp_sgd),
+    "encryption": Check("encrypted sums (TenSEAL)", True, REINSTALL, _encryption),
+    "ledger": Check("privacy ledger (SQLite)", True, "See that the temporary folder (TMPDIR) is writable.", _ledger),
+    "stacked": Check("sweeps (numba)", True, REINSTALL, _stacked),
+    "default_ledger": Check(
+        "your ledger", True, "Check $PRIVFAIR_LEDGER and the file; `privfair audit` tells more.", _default_ledger
+    ),
+    "datasets": Check("datasets", True, REINSTALL, _datasets),
+    "flower": Check("several machines (Flower)", False, _extra("flower"), _flower),
+    "ray": Check("Flower's simulation (Ray)", False, _extra("flower"), _ray),
+    "postgres": Check("ledgers in PostgreSQL", False, _extra("postgres"), _postgres),
+    "parquet": Check("sweeps as Parquet", False, _extra("parquet"), _parquet),
+}
+
+
+def _tell(**fields: Any) -> None:
+    print(f"\n{MARK}{json.dumps(fields)}", flush=True)
+
+
+def main(names: list[str]) -> None:
+    """Try these checks and print one line when each begins and when it has an answer."""
+    for name in names:
+        _tell(name=name, begins=True)
+        started = time.perf_counter()
+        try:
+            found, works = CHECKS[name].attempt(), True
+        except Exception as error:  # noqa: BLE001  whatever a package raises is the answer
+            found, works = PASSWORD.sub(r"\1:***@", f"{type(error).__name__}: {error}"), False
+        _tell(name=name, works=works, found=found, seconds=round(time.perf_counter() - started, 2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+
+
+# ---- `privfair doctor`: what is installed, what works, what is found on this machine.
+
 
 LONGEST_SECONDS = 300
 LONGEST_TEXT = 300
@@ -52,8 +229,8 @@ def doctor(as_json: JsonOption = False) -> None:
     versions, machine = installed(), about_machine()
     if as_json:
         data = next((outcome.found for outcome in outcomes if outcome.name == "datasets" and outcome.works), None)
-        told = [outcome for outcome in outcomes if outcome.name != "datasets" or not outcome.works]
-        parts = {outcome.name: {k: v for k, v in asdict(outcome).items() if k != "name"} for outcome in told}
+        reported = [outcome for outcome in outcomes if outcome.name != "datasets" or not outcome.works]
+        parts = {outcome.name: {k: v for k, v in asdict(outcome).items() if k != "name"} for outcome in reported}
         about = {"healthy": healthy, "versions": versions, "machine": machine, "parts": parts, "datasets": data}
         print(json.dumps(about))
     else:
@@ -80,13 +257,13 @@ def diagnose(names: list[str], *, begins: Callable[[str], None] = lambda name: N
     """The outcome of every check; one that ends the trying process is told as such, and the others go on after it."""
     waiting, outcomes = list(names), []
     while waiting:
-        told, crashed = _try(waiting, begins)
-        for line in told:
+        reported, crashed = _try(waiting, begins)
+        for line in reported:
             found = _short(line["found"])
             outcomes.append(_outcome(line["name"], bool(line["works"]), found, line["seconds"]))
-        if len(told) < len(waiting):
-            outcomes.append(_outcome(waiting[len(told)], False, crashed, None))
-        waiting = waiting[len(told) + 1 :]
+        if len(reported) < len(waiting):
+            outcomes.append(_outcome(waiting[len(reported)], False, crashed, None))
+        waiting = waiting[len(reported) + 1 :]
     return outcomes
 
 
@@ -97,21 +274,21 @@ def _outcome(name: str, works: bool, found: Any, seconds: float | None) -> Outco
 
 def _try(names: list[str], begins: Callable[[str], None]) -> tuple[list[dict[str, Any]], str]:
     """The answers of one process that tries these checks, and how it ended if there are fewer."""
-    command = [sys.executable, "-P", "-m", "privfair.cli.doctor_checks", *names]
-    told = []
+    command = [sys.executable, "-P", "-m", "privfair.cli.doctor", *names]
+    reported = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8") as process:
         clock = threading.Timer(LONGEST_SECONDS, process.kill)
         clock.start()
         for text in process.stdout or ():
             if text.startswith(MARK):
                 line = json.loads(text.removeprefix(MARK))
-                begins(line["name"]) if line.get("begins") else told.append(line)
+                begins(line["name"]) if line.get("begins") else reported.append(line)
         code = process.wait()
         late = not clock.is_alive()
         clock.cancel()
     if late:
-        return told, f"no answer within {LONGEST_SECONDS} seconds"
-    return told, f"it ended the process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+        return reported, f"no answer within {LONGEST_SECONDS} seconds"
+    return reported, f"it ended the process ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
 
 
 def _short(found: Any) -> Any:
@@ -140,8 +317,8 @@ def _print(
         if outcome.name == "datasets" and outcome.works:
             continue
         bad = "[red]broken[/]" if outcome.required else "[yellow]not here[/]"
-        told = Text(str(outcome.found)) if outcome.works else Text(f"{outcome.found}\n→ {outcome.remedy}")
-        table.add_row(CHECKS[outcome.name].title, "[green]works[/]" if outcome.works else bad, told)
+        reported = Text(str(outcome.found)) if outcome.works else Text(f"{outcome.found}\n→ {outcome.remedy}")
+        table.add_row(CHECKS[outcome.name].title, "[green]works[/]" if outcome.works else bad, reported)
     console.print(table)
     for outcome in outcomes:
         if outcome.name == "datasets" and outcome.works:

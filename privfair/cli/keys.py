@@ -25,8 +25,7 @@ def new(
 
     Example: privfair keys new keys/
     """
-    from privfair.aggregation.key_files import FILE_NAMES
-    from privfair.aggregation.keys import SINGLE_KEY_WARNING, new_keys
+    from privfair.secure_aggregation.keys import FILE_NAMES, SINGLE_KEY_WARNING, new_keys
 
     keys = new_keys(scheme)
     keys.save(directory)
@@ -55,13 +54,13 @@ def show(
         print(json.dumps({"keys": found}))
         return
     for about in found:
-        told = f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}"
-        Console().print(told, markup=False, soft_wrap=True)
+        reported = f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}"
+        Console().print(reported, markup=False, soft_wrap=True)
 
 
 def _files(path: Path) -> list[tuple[str, Path]]:
     """The key files at a path, each with the role it is in: by name in a directory, by content for a file."""
-    from privfair.aggregation.key_files import FILE_NAMES, role_of
+    from privfair.secure_aggregation.keys import FILE_NAMES, role_of
 
     if not path.is_dir():
         return [(role_of(path), path)]
@@ -72,7 +71,7 @@ def _files(path: Path) -> list[tuple[str, Path]]:
 
 
 def _about(path: Path, role: str) -> dict[str, Any]:
-    from privfair.aggregation.keys import load_client, load_server
+    from privfair.secure_aggregation.keys import load_client, load_server
 
     keys = load_client(path) if role == "client" else load_server(path)
     return {"path": str(path), "role": role, "scheme": keys.scheme, "key_id": keys.key_id}

@@ -1,18 +1,59 @@
-"""`privfair ledger`: which copy of a ledger is the newest."""
+"""What the commands about ledgers share: where the ledger is, its key, and numbers for people and for JSON."""
 
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from privfair.cli.books import JsonOption, KeyOption, LedgerOption, load_key, open_ledger
+from privfair.numbers import percent, shown
 
 if TYPE_CHECKING:
-    from accountant.chain import Head
-    from accountant.ledger import Ledger
+    from accountant.ledger.chain import Head
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.signing import OwnerKey
+
+LedgerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="sqlite:///FILE or postgresql://USER@HOST/DATABASE. Default: $PRIVFAIR_LEDGER, or "
+        "privfair-ledger.sqlite in this folder.",
+    ),
+]
+KeyOption = Annotated[Path | None, typer.Option("--key", help="The owner's key file, for signatures and fingerprints.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+__all__ = ["JsonOption", "KeyOption", "LedgerOption", "json_number", "load_key", "open_ledger", "percent", "shown"]
+
+
+def open_ledger(given: str | None, key: OwnerKey | None = None, *, create: bool = False) -> Ledger:
+    """The ledger, opened; without `create` it must exist."""
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.storage import ledger_url
+
+    return Ledger(ledger_url(given), create=create, key=key)
+
+
+def load_key(path: Path | None) -> OwnerKey | None:
+    """The owner's key, if a file was given."""
+    from accountant.ledger.signing import OwnerKey
+
+    return None if path is None else OwnerKey.load(path)
+
+
+def json_number(value: float | None) -> float | str | None:
+    """The number for JSON, which has no infinity: "inf"."""
+    if value is None or math.isfinite(value):
+        return value
+    return "inf" if value > 0 else "-inf"
+
+
+# ---- `privfair ledger`: which copy of a ledger is the newest.
+
 
 app = typer.Typer(no_args_is_help=True, help="Copies of ledgers: say which one is the newest.")
 
@@ -33,11 +74,11 @@ def trust(
 
     Example: privfair ledger trust --ledger sqlite:///ledger.sqlite --reason "moved to a new machine"
     """
-    with open_ledger(ledger, load_key(key)) as books:
-        before = books.seen
-        head = books.trust(reason=reason)
-        told = "was known already" if before is not None else "is remembered from now on"
-        _print(books, head, as_json, f"{books.url}, verified to row {head.sequence:,}, {told}.")
+    with open_ledger(ledger, load_key(key)) as run_ledger:
+        before = run_ledger.seen
+        head = run_ledger.trust(reason=reason)
+        reported = "was known already" if before is not None else "is remembered from now on"
+        _print(run_ledger, head, as_json, f"{run_ledger.url}, verified to row {head.sequence:,}, {reported}.")
 
 
 @app.command("restore")
@@ -54,19 +95,21 @@ def restore(
 
     Example: privfair ledger restore --reason "disk failed, backup of 12 May"
     """
-    with open_ledger(ledger, load_key(key)) as books:
-        lost = books.seen
-        head = books.restore(reason=reason)
-        told = (
+    with open_ledger(ledger, load_key(key)) as run_ledger:
+        lost = run_ledger.seen
+        head = run_ledger.restore(reason=reason)
+        reported = (
             ""
             if lost is None
             else f" This machine had seen row {lost.head.sequence:,}; what came after the copy is lost."
         )
-        _print(books, head, as_json, f"{books.url} goes on at row {head.sequence:,}.{told}")
+        _print(run_ledger, head, as_json, f"{run_ledger.url} goes on at row {head.sequence:,}.{reported}")
 
 
-def _print(books: Ledger, head: Head, as_json: bool, told: str) -> None:
+def _print(run_ledger: Ledger, head: Head, as_json: bool, reported: str) -> None:
     if as_json:
-        print(json.dumps({"ledger": books.url, "id": books.ledger_id, "rows": head.sequence, "head": head.hash}))
+        print(
+            json.dumps({"ledger": run_ledger.url, "id": run_ledger.ledger_id, "rows": head.sequence, "head": head.hash})
+        )
     else:
-        Console(highlight=False, soft_wrap=True).print(told, markup=False)
+        Console(highlight=False, soft_wrap=True).print(reported, markup=False)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from accountant.errors import InputError
-from privfair.cli.books import JsonOption
 from privfair.cli.console import Console, escape
+from privfair.cli.ledger import JsonOption
 
 
 def report(

@@ -12,11 +12,11 @@ import typer
 
 from accountant.errors import InputError
 from privfair.cli.console import Console, escape
-from privfair.cli.sweep_tables import plain_table, print_areas, watched
+from privfair.cli.sweep import plain_table, print_areas, watched
 
 if TYPE_CHECKING:
-    from privfair.sweeps.carrying_out import Sweep
     from privfair.sweeps.paper import Experiment
+    from privfair.sweeps.run_sweep import Sweep
 
 _COLOURS = {"confirmed": "green", "not confirmed": "bold red", "undecided": "yellow"}
 QUICK_WARNING = (
@@ -61,13 +61,12 @@ def reproduce(
     """
     from dataclasses import replace
 
-    from privfair.reports import paper_files, sweep_files
-    from privfair.sweeps.budgets import require_no_budget
-    from privfair.sweeps.carrying_out import carry_out
-    from privfair.sweeps.frontiers import areas_of
+    from privfair.reports import pages as paper_files
+    from privfair.reports import sweep_page as sweep_files
+    from privfair.sweeps.frontiers import areas_of, as_table
     from privfair.sweeps.paper import EXPERIMENTS
-    from privfair.sweeps.paper.evidence import Evidence
-    from privfair.sweeps.points import as_table
+    from privfair.sweeps.paper.claims import Evidence
+    from privfair.sweeps.run_sweep import carry_out, require_no_budget
 
     if name not in EXPERIMENTS:
         raise InputError("experiment", f"must be one of {', '.join(EXPERIMENTS)}", name)

@@ -13,10 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from accountant.errors import InputError, Refused
-from privfair.cli.console import Console, escape
-from privfair.cli.faults import telling
-from privfair.cli.privacy_tables import print_plan, print_statement
-from privfair.reports.numbers import plural
+from privfair.cli.console import Console, escape, telling
+from privfair.cli.statements import print_plan, print_statement
+from privfair.numbers import plural
 
 if TYPE_CHECKING:
     from privfair.api import Result
@@ -53,7 +52,7 @@ def train(
     if resume is not None:
         if config is not None or overrides or out is not None:
             raise InputError("--resume", "takes its configuration from the run", "a config, --set or --out beside it")
-        from privfair.run_directory import RunDirectory
+        from privfair.runs.folder import RunDirectory
 
         resolved = RunDirectory.open(resume).read_config()
         arguments: dict[str, Any] = {"resume": resume}
@@ -146,8 +145,8 @@ def _print(result: Result, config: Config) -> None:
     for attribute, table in metrics["groups"].items():
         console.print(_group_table(attribute, table))
     for attribute, about in metrics["by_attribute"].items() if several else ():
-        told = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
-        console.print(f"unfairness by {attribute}: {told}", markup=False)
+        reported = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
+        console.print(f"unfairness by {attribute}: {reported}", markup=False)
     for note in metrics["data"]["notes"]:
         style = "yellow" if "the largest gap" in note else "dim"
         console.print(f"{config.data.name}: {note}", style=style, markup=False)

@@ -11,20 +11,14 @@ import torch
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.arrays import FloatArray
 from privfair.clients.dp_sgd import train_privately
 from privfair.clients.embedder import Embedder
-from privfair.clients.measures import confusion_tables, measure
-from privfair.clients.objectives import TrainingData, all_scores
-from privfair.clients.sgd import train_locally
-from privfair.clients.steps import Trained
-from privfair.clients.task import TaskKind
+from privfair.clients.objectives import TrainingData, all_scores, confusion_tables, measure
+from privfair.clients.training import Trained, train_locally
 from privfair.datasets.records import ClientData, Records, Schema
-from privfair.fairness.cells import Cells
-from privfair.fairness.embedding import SealedFeatures
-from privfair.mechanisms.entropy import Entropy
-from privfair.mechanisms.score_release import fixed_scores, poisson_scores
-from privfair.messages import (
+from privfair.fairness.notions import Cells
+from privfair.fairness.tracking import SealedFeatures
+from privfair.federated.messages import (
     Counts,
     CountsRequest,
     Embeddings,
@@ -44,9 +38,11 @@ from privfair.messages import (
     TrainRequest,
     Update,
 )
-from privfair.models import FlatModel, torch_seeded
-from privfair.randomness import stream
-from privfair.replica import Replica
+from privfair.federated.model_state import Replica
+from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.score_release import fixed_scores, poisson_scores
+from privfair.models import FlatModel, TaskKind, torch_seeded
+from privfair.util import FloatArray, stream
 
 EntropyOf = Callable[[str, int], Entropy]  # (channel, round) -> where private randomness comes from
 
@@ -124,10 +120,10 @@ class Client:
     def _counts(self, request: CountsRequest) -> Counts:
         """Exact or noisy; the total is the cells' sum where they add up to it."""
         cells = self.data.cells
-        told = cells.tell(self.data.membership)
+        reported = cells.tell(self.data.membership)
         if request.noise is not None:
-            told = request.noise.release(told, self.entropy("counts", 0))
-        return Counts(*cells.read(told))
+            reported = request.noise.release(reported, self.entropy("counts", 0))
+        return Counts(*cells.read(reported))
 
     def _scores(self, request: ScoresRequest) -> Scores:
         """So many scores of each cell: a simple random sample as it is, or a private message."""

@@ -7,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from privfair.aggregation import ClientAggregator
-from privfair.arrays import FloatArray
-from privfair.fairness.embedding import EmbeddingPlan, SealedFeatures, SharedFeatures, opened_features
+from privfair.fairness.tracking import EmbeddingPlan, SealedFeatures, SharedFeatures, opened_features
 from privfair.mechanisms.entropy import Entropy
-from privfair.mechanisms.vector_noise import VectorNoise, grid_sum
+from privfair.mechanisms.vector_release import VectorNoise, grid_sum
+from privfair.secure_aggregation import ClientAggregator
+from privfair.util import FloatArray
 
 
 class Embedder:

@@ -6,7 +6,7 @@ through a kernel is ever built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -15,16 +15,23 @@ import torch
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.arrays import FloatArray
-from privfair.clients.task import TaskKind
 from privfair.datasets.records import Records
-from privfair.fairness.cells import Cells
-from privfair.fairness.embedding import SealedFeatures, SharedFeatures
-from privfair.fairness.tracking import SAME_SCORE, DriftingPenalty, SharedScores, TrackedPenalty, tracked_penalty
+from privfair.fairness.metrics import THRESHOLD
+from privfair.fairness.notions import Cells
+from privfair.fairness.tracking import (
+    SAME_SCORE,
+    DriftingPenalty,
+    SealedFeatures,
+    SharedFeatures,
+    SharedScores,
+    TrackedPenalty,
+    tracked_penalty,
+)
+from privfair.federated.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
+from privfair.kernels.families import parse_kernel
 from privfair.kernels.mmd import Pair
-from privfair.kernels.parse import parse_kernel
-from privfair.messages import Objective, OwnPenalty, Reweighted, Task, Tracked
-from privfair.models import FlatModel
+from privfair.models import FlatModel, TaskKind
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
@@ -166,3 +173,56 @@ def all_scores(model: FlatModel, data: TrainingData) -> FloatArray:
     """The scores of all records under the model's present parameters."""
     scores = data.task.scores(data.outputs(model), data.y, data.cells.notion.score)
     return scores.numpy().astype(np.float64)
+
+
+# ---- Local figures that some baselines ask of a client. None of them is private.
+
+
+Measure = Callable[[TrainingData, FloatArray, FloatArray], FloatArray]  # (data, predictions, losses)
+
+
+def _loss(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
+    """Mean task loss; 0 of no records."""
+    return np.array([losses.mean() if losses.size else 0.0])
+
+
+def _confusion(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
+    """(groups of the first attribute, label, decision): numbers of records."""
+    return _table(data, predictions, 0, len(data.cells.comparisons[0].cells)).astype(float)
+
+
+def _table(data: TrainingData, predictions: FloatArray, attribute: int, groups: int) -> NDArray[np.int64]:
+    table = np.zeros((groups, 2, 2), dtype=np.int64)
+    decisions = (predictions >= THRESHOLD).astype(np.int64)
+    np.add.at(table, (data.records.groups[:, attribute], data.records.labels.astype(np.int64), decisions), 1)
+    return table
+
+
+def confusion_tables(data: TrainingData, model: FlatModel, groups: Sequence[int]) -> list[NDArray[np.int64]]:
+    """For each attribute, with so many groups: (groups, label, decision), numbers of records of a binary task."""
+    predictions = data.task.predictions(data.outputs(model)).numpy().astype(np.float64)
+    return [_table(data, predictions, attribute, size) for attribute, size in enumerate(groups)]
+
+
+def _group_losses(data: TrainingData, predictions: FloatArray, losses: FloatArray) -> FloatArray:
+    """(groups of the first attribute, label, [number of records, sum of losses])."""
+    groups = data.records.groups[:, 0]
+    table = np.zeros((len(data.cells.comparisons[0].cells), 2, 2))
+    labels = data.records.labels.astype(np.int64)
+    np.add.at(table[..., 0], (groups, labels), 1)
+    np.add.at(table[..., 1], (groups, labels), losses)
+    return table
+
+
+MEASURES: dict[str, Measure] = {"loss": _loss, "confusion": _confusion, "group_losses": _group_losses}
+
+
+def measure(quantities: Sequence[str], data: TrainingData, model: FlatModel) -> dict[str, FloatArray]:
+    """The asked figures under the model's present parameters."""
+    unknown = [q for q in quantities if q not in MEASURES]
+    if unknown:
+        raise InputError("quantities", f"must be of {', '.join(MEASURES)}", unknown[0])
+    outputs = model.evaluate(data.x)
+    predictions = data.task.predictions(outputs).numpy().astype(np.float64)
+    losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
+    return {q: MEASURES[q](data, predictions, losses) for q in quantities}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from accountant.errors import InputError, require_finite
-from privfair.datasets.columns import Categorical, Column, Numeric
-from privfair.datasets.options import choice, nearest
-from privfair.toml_values import why_unreadable
+from privfair.datasets.columns import Categorical, Column, Numeric, numbers
+from privfair.datasets.table import Table, choice, nearest, words
+from privfair.util import why_unreadable
 
 KEYS = ("task", "positive", "label_range", "numeric", "categories")
 EXAMPLE = 'For example numeric = {age = [18, 100]} and categories = {sex = ["F", "M"]}.'
@@ -135,3 +140,120 @@ def _range(name: str, ends: Any) -> tuple[float, float] | None:
     if low >= high:
         raise InputError(name, "must have the smaller number first", f"{low:g} to {high:g}")
     return low, high
+
+
+# ---- Conditioning sets given by simple rules about one column.
+
+
+TRUE = frozenset(("1", "1.0", "true", "yes"))
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_RULE = re.compile(r"^(?P<column>.+?)\s*(?P<comparison>==|!=|<=|>=|<|>)\s*(?P<value>.+)$")
+REMEDY = 'Write "column", a column of 0 and 1, or "column op value", op one of ==, !=, <, <=, >, >=.'
+
+
+def plain_columns(conditions: Mapping[str, str], table: Table) -> set[str]:
+    """The columns that are conditioning sets themselves, and so no features by default."""
+    return {rule for rule in conditions.values() if rule in table}
+
+
+def compared_columns(conditions: Mapping[str, str], table: Table) -> list[str]:
+    """The columns that are compared with numbers."""
+    rules = [_RULE.match(rule.strip()) for rule in conditions.values() if isinstance(rule, str) and rule not in table]
+    return [rule["column"] for rule in rules if rule and not np.isnan(numbers([rule["value"].strip("'\"")])[0])]
+
+
+def membership(table: Table, conditions: Mapping[str, str]) -> NDArray[np.bool_]:
+    """For every record (rows) and conditioning set (columns), whether the record is in it.
+
+    A missing value is in no set that compares numbers.
+    """
+    sets = [_members(table, name, rule) for name, rule in conditions.items()]
+    return np.column_stack(sets) if sets else np.zeros((len(table), 0), dtype=np.bool_)
+
+
+def _members(table: Table, name: str, rule: Any) -> NDArray[np.bool_]:
+    if not isinstance(rule, str):
+        raise InputError(f"condition {name}", "must be text", rule, REMEDY)
+    if rule in table:
+        return np.array([value.casefold() in TRUE for value in table.column(rule)], dtype=np.bool_)
+    parts = _RULE.match(rule.strip())
+    if parts is None:
+        raise InputError(f"condition {name}", "must be a column or a comparison", rule, REMEDY)
+    column, value = parts["column"], parts["value"].strip("'\"")
+    if column not in table:
+        rule = "must be about a column of the file"
+        raise InputError(f"condition {name}", rule, column, nearest(column, table.columns))
+    compare = COMPARISONS[parts["comparison"]]
+    number = numbers([value])[0]
+    values = table.column(column)
+    if not np.isnan(number):
+        parsed = numbers(values)
+        return np.asarray(compare(parsed, number) & ~np.isnan(parsed), dtype=np.bool_)
+    if parts["comparison"] not in ("==", "!="):
+        raise InputError(f"condition {name}", "must compare with a number", value, REMEDY)
+    return np.array([compare(text, value) for text in values], dtype=np.bool_)
+
+
+# ---- Which column of a CSV file is what.
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column is what."""
+
+    label: str
+    sensitive: tuple[str, ...]
+    client: str | None
+    test: str | None
+    id: str | None
+    conditions: Mapping[str, str]
+
+
+def read_roles(
+    table: Table, label: Any, sensitive: Any, client: Any, test: Any, identity: Any, conditions: Any
+) -> Roles:
+    """The roles, if all their columns exist and none has two that exclude each other."""
+    attributes = words("sensitive", sensitive)
+    if not isinstance(conditions, Mapping):
+        raise InputError("conditions", "must be a table of names and rules", conditions)
+    for name in conditions:
+        if not isinstance(name, str):
+            raise InputError("conditions", "must have names that are text", name)
+    given = [("label", label), *(("sensitive", name) for name in attributes)]
+    given += [(role, name) for role, name in (("client", client), ("test", test), ("id", identity)) if name is not None]
+    for role, name in given:
+        if name not in table:
+            remedy = nearest(str(name), table.columns)
+            if len(table.columns) == 1:
+                remedy += ' If another character than a comma separates the values, name it: delimiter = ";".'
+            raise InputError(role, "must be a column of the file", name, remedy)
+        if role != "label" and name == label:
+            raise InputError(role, "must be another column than the label", name)
+    return Roles(label, tuple(attributes), client, test, identity, dict(conditions))
+
+
+def choose_features(table: Table, roles: Roles, features: Any, declaration: Declaration) -> list[str]:
+    """The names of the columns that are features."""
+    if features is None:
+        used = {roles.label, roles.client, roles.test, roles.id, *roles.sensitive}
+        used |= plain_columns(roles.conditions, table)
+        used |= {""}  # a column without a name holds the numbers of the rows
+        candidates = table.columns if declaration.columns is None else tuple(declaration.columns)
+        names = [name for name in candidates if name not in used]
+    else:
+        names = words("features", features)
+    if not names:
+        raise InputError("features", "must be at least one column", "none", "All columns are used otherwise.")
+    if roles.label in names:
+        raise InputError("features", "must not hold the label", roles.label)
+    for name in names:
+        if name not in table:
+            raise InputError("features", "must be columns of the file", name, nearest(str(name), table.columns))
+    return names

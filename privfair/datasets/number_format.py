@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.datasets.columns import numbers
-from privfair.datasets.inference import is_missing
-from privfair.datasets.tables import Table
+from privfair.datasets.columns import is_missing, numbers
+from privfair.datasets.table import Table
 
 DECIMALS = (".", ",")
 THOUSANDS = (",", ".", " ", "'")
@@ -85,8 +84,8 @@ class NumberFormat:
 
     def __str__(self) -> str:
         """The options that ask for this format."""
-        told = ['decimal = ","'] if self.decimal == "," else []
-        return ", ".join([*told, f'thousands = "{self.thousands}"'] if self.thousands else told)
+        reported = ['decimal = ","'] if self.decimal == "," else []
+        return ", ".join([*reported, f'thousands = "{self.thousands}"'] if self.thousands else reported)
 
 
 _OTHERS = (

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from accountant.errors import InputError
-from privfair.datasets import adult, communities, compas, credit, csv_file, drug, synthetic
-from privfair.datasets.catalogue import REQUIRED, Dataset, DatasetInfo
-from privfair.datasets.options import fraction, nearest, whole_number
+from privfair.datasets import csv_file
+from privfair.datasets.downloads import REQUIRED, Dataset, DatasetInfo
 from privfair.datasets.records import Federation
+from privfair.datasets.sources import adult, communities, compas, credit, drug, synthetic
+from privfair.datasets.table import fraction, nearest, whole_number
 
 DATASETS: dict[str, Dataset] = {
     module.DATASET.name: module.DATASET for module in (synthetic, compas, communities, adult, drug, credit, csv_file)

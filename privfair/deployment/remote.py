@@ -15,27 +15,37 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from accountant.errors import InputError, Refused
-from privfair.attendance import singles
-from privfair.deployment.envelopes import (
+from privfair.deployment.protocol import (
     FINAL,
     Envelope,
     Value,
     byte_parts,
+    digest,
     opened_sums,
     pack_sums,
     printable,
     require_kind,
+    schema_from_json,
     sealed,
+    terms_to_text,
     text,
 )
-from privfair.deployment.plan import digest, schema_from_json, terms_to_text
 from privfair.deployment.sums import Sums
-from privfair.interfaces import Memory
-from privfair.messages import Answered, Asked, Bundle, BundleReply, CountsRequest, Missing, Reply, Request, Sealed
-from privfair.metering import size
-from privfair.request_wire import encode_request
-from privfair.terms import Terms
-from privfair.wire import decode
+from privfair.federated.codec import decode, encode_request
+from privfair.federated.exchange import singles, size
+from privfair.federated.interfaces import Memory
+from privfair.federated.messages import (
+    Answered,
+    Asked,
+    Bundle,
+    BundleReply,
+    CountsRequest,
+    Missing,
+    Reply,
+    Request,
+    Sealed,
+)
+from privfair.federated.release_plan import ReleasePlan
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
 PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
@@ -157,9 +167,9 @@ class Remote:
                 if require_kind(answer, "here", "refused") == "refused":
                     self._turn_away(node, name, f"It refused: {printable(text(answer, 'reason'))}")
                     continue
-                told = text(answer, "schema")
-                self._admit(node, name, told, schema, opened_sums(answer), there)
-                found[name] = told
+                reported = text(answer, "schema")
+                self._admit(node, name, reported, schema, opened_sums(answer), there)
+                found[name] = reported
             except InputError as error:
                 self._turn_away(node, name, printable(str(error)))
         return found
@@ -173,14 +183,14 @@ class Remote:
         if name in self._names and name not in self._known:
             self._reasons[name] = reason
 
-    def _admit(self, node: int, name: str, told: str, schema: str | None, sums: int, there: set[int]) -> None:
+    def _admit(self, node: int, name: str, reported: str, schema: str | None, sums: int, there: set[int]) -> None:
         if name not in self._names:
             raise InputError("data holder", f"must be one of {', '.join(self._names)}", name)
-        if schema is not None and told != schema:
+        if schema is not None and reported != schema:
             raise InputError(f"schema of {name}", "must be that of the others", "another")
-        if len(told) > MOST_SCHEMA:
-            raise InputError(f"schema of {name}", f"must have at most {MOST_SCHEMA} characters", len(told))
-        schema_from_json(told)
+        if len(reported) > MOST_SCHEMA:
+            raise InputError(f"schema of {name}", f"must have at most {MOST_SCHEMA} characters", len(reported))
+        schema_from_json(reported)
         before = self._known.get(name)
         if before is not None and before.id in there:
             raise InputError(f"data holder {name}", "must be one node", "a second one")
@@ -197,9 +207,9 @@ class Remote:
 
     # ---- exchanges
 
-    def agreed(self, terms: Terms) -> None:
+    def agreed(self, release_plan: ReleasePlan) -> None:
         """From here on orders are under these terms."""
-        self._terms = terms_to_text(terms)
+        self._terms = terms_to_text(release_plan)
         self._terms_id = digest(self._terms)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:

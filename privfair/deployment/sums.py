@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from privfair.fairness.embedding import SealedFeatures
-from privfair.interfaces import ServerState
-from privfair.messages import Model, Sealed
-from privfair.round import Keeper
-from privfair.storage import read_arrays, write_arrays
+from privfair.fairness.tracking import SealedFeatures
+from privfair.federated.interfaces import ServerState
+from privfair.federated.messages import Model, Sealed
+from privfair.federated.round import ModelHolder
+from privfair.util import read_arrays, write_arrays
 
 
 class Sums:
@@ -89,7 +89,7 @@ class FeatureSum:
 class Recorded:
     """A keeper whose sums are all written down before their step is taken."""
 
-    inner: Keeper
+    inner: ModelHolder
     sums: Sums
     count: int = 0  # sums so far
 
@@ -99,7 +99,7 @@ class Recorded:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """As the keeper's, on the sum that is written down."""
-        kept = self.sums.keep(self.count + 1, total, share, state.terms.sum_step)
+        kept = self.sums.keep(self.count + 1, total, share, state.release_plan.sum_step)
         model = self.inner.step(state, kept.total, kept.share)
         self.count += 1
         return model

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfair.arrays import FloatArray
 from privfair.datasets.records import Schema, SensitiveAttribute
-from privfair.fairness.gaps import headline, interval_around, most_of, spread
+from privfair.fairness.metrics import headline, interval_around, most_of, spread
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
+from privfair.util import FloatArray
 
 Tables = list[NDArray[np.int64]]  # one per attribute: (groups, label, decision), over all clients
 Rates = dict[str, FloatArray]  # by group, NaN where a group has no such records

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.arrays import FloatArray
-from privfair.kernels.base import Kernel, NoDeconvolution
-from privfair.kernels.elementwise import as_scores
+from privfair.kernels.base import Kernel, NoDeconvolution, as_scores
 from privfair.kernels.mmd import Estimate, mmd2, mmd2_estimate
 from privfair.mechanisms.noise import GaussianNoise, Noise
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)

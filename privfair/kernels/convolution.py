@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from privfair.arrays import FloatArray
 from privfair.kernels.base import Form, Kernel, NoDeconvolution
 from privfair.mechanisms.noise import GaussianNoise, Noise
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def with_noise(base: Kernel, powers: Mapping[Noise, int], noise: Noise, power: i
 
 def _no_deconvolution(base: Kernel, noise: Noise, sides: int) -> NoDeconvolution:
     """The error that says what would work instead."""
-    from privfair.kernels.gaussian import GaussianKernel
+    from privfair.kernels.families import GaussianKernel
 
     twice = sides > 1
     if isinstance(noise, GaussianNoise):

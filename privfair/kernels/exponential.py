@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from privfair.arrays import FloatArray
+from privfair.util import FloatArray
 
 Term = tuple[Fraction, tuple[Fraction, ...]]
 
@@ -30,13 +30,13 @@ _TAYLOR_REACH = 0.5  # rate × distance below which the Taylor polynomial at 0 i
 class ExponentialPolynomial:
     """Σ_i p_i(r)·exp(−a_i r); `terms` holds (a_i, coefficients of p_i), one entry per rate, rates increasing."""
 
-    terms: tuple[Term, ...] = ()
+    release_plan: tuple[Term, ...] = ()
 
     @staticmethod
-    def collect(terms: Iterable[Term]) -> ExponentialPolynomial:
+    def collect(release_plan: Iterable[Term]) -> ExponentialPolynomial:
         """The sum of the given terms, equal rates added up, zeros dropped."""
         by_rate: dict[Fraction, list[Fraction]] = {}
-        for rate, coefficients in terms:
+        for rate, coefficients in release_plan:
             total = by_rate.setdefault(rate, [])
             total.extend([Fraction(0)] * (len(coefficients) - len(total)))
             for power, coefficient in enumerate(coefficients):
@@ -52,11 +52,11 @@ class ExponentialPolynomial:
 
     def __add__(self, other: ExponentialPolynomial) -> ExponentialPolynomial:
         """Pointwise sum."""
-        return self.collect(self.terms + other.terms)
+        return self.collect(self.release_plan + other.release_plan)
 
     def times(self, factor: Fraction) -> ExponentialPolynomial:
         """Pointwise multiple."""
-        return self.collect((rate, tuple(factor * c for c in p)) for rate, p in self.terms)
+        return self.collect((rate, tuple(factor * c for c in p)) for rate, p in self.release_plan)
 
     def derivative(self, order: int = 1) -> ExponentialPolynomial:
         """The order-th derivative in r on r > 0: (p·e^{−ar})′ = (p′ − a·p)·e^{−ar}."""
@@ -64,13 +64,13 @@ class ExponentialPolynomial:
         for _ in range(order):
             result = self.collect(
                 (rate, tuple(slope - rate * c for slope, c in zip(_slope(p), p, strict=True)))
-                for rate, p in result.terms
+                for rate, p in result.release_plan
             )
         return result
 
     def at_zero(self) -> Fraction:
         """E(0+), exactly."""
-        return sum((p[0] for _, p in self.terms), Fraction(0))
+        return sum((p[0] for _, p in self.release_plan), Fraction(0))
 
     def smoothed_by_laplace(self, scale: Fraction) -> ExponentialPolynomial:
         """E convolved with the Laplace(b) law: the even, not growing solution u of u − b²u″ = E.
@@ -80,14 +80,14 @@ class ExponentialPolynomial:
         """
         b2, own_rate = scale**2, 1 / scale
         parts: list[Term] = []
-        for rate, p in self.terms:
+        for rate, p in self.release_plan:
             if rate == own_rate:
                 parts.append((rate, _resonant(p, rate, b2)))
             else:
                 parts.append((rate, _forced(p, rate, b2)))
         particular = self.collect(parts)
         slope_at_zero = particular.derivative().at_zero()
-        return self.collect([*particular.terms, (own_rate, (scale * slope_at_zero,))])
+        return self.collect([*particular.release_plan, (own_rate, (scale * slope_at_zero,))])
 
     def sharpened_by_laplace(self, scale: Fraction) -> tuple[ExponentialPolynomial, Fraction]:
         """(1 − b²D²)E as a function on r > 0, and the weight of the impulse at 0 that a kink of E leaves."""
@@ -104,7 +104,7 @@ class ExponentialPolynomial:
         positive terms, cut after `extra` more powers.
         """
         groups: list[list[Term]] = []
-        for term in reversed(self.terms):
+        for term in reversed(self.release_plan):
             if groups and _too_close(groups[-1][0], term):
                 groups[-1].append(term)
             else:
@@ -114,14 +114,14 @@ class ExponentialPolynomial:
     @cached_property
     def _evaluation(self) -> tuple[list[tuple[float, FloatArray]], float, FloatArray]:
         """Merged terms, reach of the Taylor polynomial, and its coefficients, for `evaluate`."""
-        fastest = max((rate for rate, _ in self.terms), default=Fraction(0))
+        fastest = max((rate for rate, _ in self.release_plan), default=Fraction(0))
         reach = _TAYLOR_REACH / float(fastest) if fastest else 0.0
         return self.merged(), reach, self.taylor(_TAYLOR_TERMS)
 
     def taylor(self, count: int) -> FloatArray:
         """The first `count` Taylor coefficients at 0+, each the float nearest to its exact value."""
         coefficients = [Fraction(0)] * count
-        for rate, p in self.terms:
+        for rate, p in self.release_plan:
             for power, c in enumerate(p):
                 for j in range(count - power):
                     coefficients[power + j] += c * (-rate) ** j / math.factorial(j)
@@ -129,7 +129,7 @@ class ExponentialPolynomial:
 
     def evaluate(self, r: FloatArray) -> FloatArray:
         """E(r) for distances r ≥ 0; near 0 by the Taylor polynomial, where the terms would cancel."""
-        if not self.terms:
+        if not self.release_plan:
             return np.zeros_like(r)
         merged, reach, taylor = self._evaluation
         total = np.zeros_like(r)

@@ -1,18 +1,19 @@
-"""Bounded features of a score: κ(x, y) = Σ_j φ_j(x) φ_j(y) up to terms in x alone and y alone, on a range of scores.
+"""Mercer's expansion of a centred kernel on an interval: its eigenfunctions, as polynomials.
 
-A group's mean of φ is then all that anybody needs of it: the witness function is C(z) = Σ_j φ_j(z) (μ₀ − μ₁)_j, up to
-a constant. The energy kernel has the cosine series
+    κ̄(x, y) = κ(x, y) − m(x) − m(y) + M = Σ_j λ_j e_j(x) e_j(y),    m(x) = mean of κ(x, ·), M = mean of m,
 
-    −|x − y|/2 = Σ_j φ_j(x) φ_j(y) − g(x) − g(y) − const,    φ_j(x) = √(2·length)/(πj) · cos(πj·(x − low)/length),
-
-every other kernel its eigenfunctions (`mercer`). Each is cut off after J features; `kernel_error` and `slope_error`
-tell what that costs.
+under the uniform law on [low, high]. Centring changes a witness function by a constant and nothing else, because the
+two groups' weights have the same sum; and it makes the energy kernel, which is only conditionally positive definite,
+positive definite. The constants are what centring takes out, so the expansion is Galerkin's in the Legendre
+polynomials without the first. Eigenfunctions of kernels with a kink on the diagonal are smooth all the same, and the
+integrals are split there: eight to twelve digits, which a rule on one grid (Nyström) does not reach for such kernels.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -21,10 +22,206 @@ from numpy.polynomial import legendre
 from numpy.typing import ArrayLike
 
 from accountant.errors import InputError, require_finite
-from privfair.arrays import FloatArray
 from privfair.kernels.base import Kernel
-from privfair.kernels.energy import EnergyKernel
-from privfair.kernels.mercer import mercer, trimmed
+from privfair.kernels.families import EnergyKernel
+from privfair.kernels.sorted_sums import SortedSums
+from privfair.kernels.tables import ScoreTable, cell_polynomials
+from privfair.util import FloatArray
+
+DEGREE = 192  # of the polynomials: enough for 64 eigenfunctions, each of which swings once more than the one before
+_NODES = 256  # of each half of an integral
+_SMALLEST = 1e-12  # eigenvalues below this share of the first are rounding
+_NEGLIGIBLE = 1e-10  # of the largest coefficient: what is left out of a polynomial
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """The eigenvalues, falling, and coefficients (degree + 1, features) of √λ_j·e_j in Legendre polynomials.
+
+    `trace`: the mean of κ̄(x, x), which all eigenvalues together add up to.
+    """
+
+    eigenvalues: FloatArray
+    coefficients: FloatArray
+    trace: float
+
+
+@lru_cache(maxsize=32)
+def mercer(kernel: Kernel, length: float) -> Expansion:
+    """The expansion on an interval of this length, computed once for each kernel and length."""
+    matrix = _matrix(kernel, length)
+    values, vectors = [], []
+    for first in (1, 2):  # odd and even functions around the middle never mix, nor do their nearly equal eigenvalues
+        block = np.arange(first, DEGREE + 1, 2)
+        found, columns = np.linalg.eigh(matrix[np.ix_(block, block)])
+        whole = np.zeros((DEGREE + 1, block.size))
+        whole[block] = columns
+        values.append(found)
+        vectors.append(whole)
+    eigenvalues, columns = np.concatenate(values), np.concatenate(vectors, axis=1)
+    order = [int(j) for j in np.argsort(-eigenvalues) if eigenvalues[j] > _SMALLEST * eigenvalues.max()]
+    eigenvalues, columns = eigenvalues[order], columns[:, order]
+    coefficients = columns * np.sqrt(eigenvalues) * _norms()[:, None]
+    # one sign for everybody: above 0 at the lower end, where P_n = (−1)ⁿ
+    coefficients *= np.where((-1.0) ** np.arange(DEGREE + 1) @ coefficients < 0, -1.0, 1.0)
+    return Expansion(eigenvalues, coefficients, float(kernel.profile(0.0)) - float(matrix[0, 0]))
+
+
+def trimmed(coefficients: FloatArray) -> FloatArray:
+    """The polynomials without the high degrees in which there is only rounding; what is left defines the features."""
+    size = np.abs(coefficients).max(axis=1) / np.abs(coefficients).max()
+    return coefficients[: int(np.flatnonzero(size > _NEGLIGIBLE)[-1]) + 1]
+
+
+def _norms() -> FloatArray:
+    """√(2n + 1): what makes Legendre polynomials orthonormal under the uniform law on [−1, 1]."""
+    norms: FloatArray = np.sqrt(2.0 * np.arange(DEGREE + 1) + 1)
+    return norms
+
+
+def _matrix(kernel: Kernel, length: float) -> FloatArray:
+    """∬ p_a(x) κ(x, y) p_b(y) under the uniform law, p_n the orthonormal polynomials; inner integrals split at x."""
+    nodes, weights = legendre.leggauss(_NODES)
+    norms, inner = _norms(), np.empty((_NODES, DEGREE + 1))
+    half = _NODES // 2
+    for row, t in zip(inner[:half], nodes[:half], strict=True):
+        below, above = (t + 1) / 2, (1 - t) / 2  # half the lengths of [−1, t] and [t, 1]
+        y = np.concatenate([-1 + below * (nodes + 1), t + above * (nodes + 1)])
+        mass = np.concatenate([below * weights, above * weights]) / 2
+        row[:] = (mass * kernel.form.evaluate((t - y) * length / 2)) @ legendre.legvander(y, DEGREE)
+    inner[half:] = inner[:half][::-1] * (-1.0) ** np.arange(DEGREE + 1)  # the mirror image
+    found = (legendre.legvander(nodes, DEGREE) * (weights / 2)[:, None]).T @ inner * np.outer(norms, norms)
+    symmetric: FloatArray = (found + found.T) / 2
+    return symmetric
+
+
+# What a client sends of one record: features weighted, centred and scaled into the unit ball, ψ(x) = W(φ(x) − c)/R.
+#
+# Noise of one scale on every coordinate of Σψ becomes noise of scale R/w_j on Σφ_j. So the mean squared error that
+# noise σ makes in C′(z) = Σ_j φ_j′(z)(…)_j, for z anywhere in the range, is
+#
+#     σ²·R(W, c)²·Σ_j b_j/w_j²,    b_j = mean of φ_j′²,    R(W, c) = sup_x ‖W(φ(x) − c)‖.
+#
+# With u_j = w_j² and P a law on the range, min_c sup_x Σ u_j(φ_j(x) − c_j)² = max_P Σ u_j Var_P(φ_j) (von Neumann: both
+# are linear in P and convex in c). The least over u of (Σ b_j/u_j)(Σ u_j Var_P(φ_j)) is (Σ √(b_j Var_P(φ_j)))² at
+# u_j = √(b_j/Var_P(φ_j)) (Cauchy–Schwarz), and the order of least and greatest may be changed. So the best weights come
+# from the P that makes Σ_j √(b_j Var_P(φ_j)) largest: a concave problem on the masses of a grid. They depend on kernel
+# and range, not on σ, which is a factor of the whole.
+
+
+_GRID = 257  # scores between which P is spread
+_SWEEPS = 4000
+_GAP = 1e-3  # between the error of the weights found and the least possible one
+_FINE = 32  # points of the mesh for each degree: sup is overstated by 1/cos(π/64) − 1 = 0.12% of its square at most
+_ROUNDING = 1 + 1e-9  # far more than floating-point evaluation of the features can be wrong by
+
+
+@dataclass(frozen=True, eq=False)
+class UnitFeatures:
+    """ψ(x) = W(φ(x) − c)/R, of norm at most 1 for every score x. `spread`: an upper bound of ‖ψ(x) − ψ(y)‖."""
+
+    features: Features
+    weights: FloatArray
+    centre: FloatArray
+    radius: float
+    spread: float
+
+    @property
+    def count(self) -> int:
+        """How many numbers a record contributes to."""
+        return self.features.count
+
+    def values(self, scores: ArrayLike, *, alone: bool = False) -> FloatArray:
+        """(scores, J): ψ at each score; `alone`: each depends on its score only, to the last bit."""
+        found: FloatArray = (self.features.values(scores, alone=alone) - self.centre) * (self.weights / self.radius)
+        return found
+
+    def mean_features(self, mean: FloatArray) -> FloatArray:
+        """The mean of φ, from the mean of ψ."""
+        return mean * (self.radius / self.weights) + self.centre
+
+    @property
+    def slope_noise(self) -> float:
+        """Root mean square over the range of the noise in Σ φ_j′(z)·(sum)_j, for noise of scale 1 on Σψ."""
+        return self.radius * math.sqrt(float(np.sum(self.features.slope_norms / self.weights**2)))
+
+
+@lru_cache(maxsize=64)
+def unit_features(kernel: Kernel, low: float, high: float, count: int | None = None) -> UnitFeatures:
+    """The features of a kernel on a range, with the weights for which noise disturbs C′ least."""
+    features = features_of(kernel, low, high, count)
+    weights, centre = best_weights(features)
+    # every client works them out for itself, and another machine rounds its last digits otherwise
+    weights = np.array([float(f"{w:.5g}") for w in weights])
+    return weighted(features, weights, np.round(centre, 6))
+
+
+def weighted(features: Features, weights: FloatArray, centre: FloatArray) -> UnitFeatures:
+    """The features with given weights and centre, and bounds that hold for them."""
+    radius = math.sqrt(supremum(features, weights, centre)) * _ROUNDING
+    spread = math.ceil(1e3 * math.sqrt(widest(features, weights)) * _ROUNDING / radius) / 1e3  # the same everywhere
+    return UnitFeatures(features, weights, centre, radius, min(spread, 2.0))
+
+
+def best_weights(features: Features) -> tuple[FloatArray, FloatArray]:
+    """(w, c) of the least error, up to `_GAP`; the masses of P move towards where W(φ − c) is longest."""
+    phi, b = features.values(features.mesh(_GRID)), features.slope_norms
+    mass = np.full(_GRID, 1 / _GRID)
+    for _ in range(_SWEEPS):
+        centre = mass @ phi
+        square = (phi - centre) ** 2
+        variance = mass @ square
+        u = np.sqrt(b / variance)
+        reach = square @ u  # ‖W(φ(x) − c)‖², whose mean under P is Σ √(b·Var): equal where P is the best
+        mean = float(mass @ reach)
+        if reach.max() <= mean * (1 + _GAP):
+            break
+        mass = mass * reach
+        mass /= mass.sum()
+    return np.sqrt(u), centre
+
+
+def supremum(features: Features, weights: FloatArray, centre: FloatArray) -> float:
+    """An upper bound of sup_x ‖W(φ(x) − c)‖², 0.12% too large at most.
+
+    It is a polynomial of degree 2n in one variable, and |p| ≤ max over M Chebyshev points/cos(π·degree/(2M)) for every
+    polynomial (Ehlich & Zeller 1964): no point between those of the mesh can escape.
+    """
+    points = 2 * features.degree * _FINE
+    most = max(
+        float((((features.values(x) - centre) * weights) ** 2).sum(axis=1).max()) for x in _blocks(features, points)
+    )
+    return most / math.cos(math.pi / (2 * _FINE))
+
+
+def widest(features: Features, weights: FloatArray) -> float:
+    """An upper bound of sup_{x, y} ‖W(φ(x) − φ(y))‖²: the same, for a polynomial in each of two variables."""
+    fine = 8
+    found = 0.0
+    x = features.values(features.mesh(2 * features.degree * fine)) * weights
+    lengths = (x**2).sum(axis=1)
+    for start in range(0, len(x), 512):
+        block = slice(start, start + 512)
+        found = max(found, float((lengths[block, None] + lengths - 2 * x[block] @ x.T).max()))
+    return found / math.cos(math.pi / (2 * fine)) ** 2
+
+
+def _blocks(features: Features, points: int) -> list[FloatArray]:
+    """The mesh in parts of bounded memory."""
+    mesh = features.mesh(points)
+    return [mesh[start : start + 4096] for start in range(0, points, 4096)]
+
+
+# Bounded features of a score: κ(x, y) = Σ_j φ_j(x) φ_j(y) up to terms in x alone and y alone, on a range of scores.
+#
+# A group's mean of φ is then all that anybody needs of it: the witness function is C(z) = Σ_j φ_j(z) (μ₀ − μ₁)_j, up to
+# a constant. The energy kernel has the cosine series
+#
+#     −|x − y|/2 = Σ_j φ_j(x) φ_j(y) − g(x) − g(y) − const,    φ_j(x) = √(2·length)/(πj) · cos(πj·(x − low)/length),
+#
+# every other kernel its eigenfunctions (`mercer`). Each is cut off after J features; `kernel_error` and `slope_error`
+# tell what that costs.
+
 
 LEAST, MOST = 8, 64  # features unless so many are asked for; and at all
 LEFT_OUT = 0.075  # of the kernel (of the mean of κ̄(x, x)) that the features may leave out unless told otherwise
@@ -131,7 +328,7 @@ class Cosines(Features):
     def _evaluate(self, place: FloatArray, order: int, *, alone: bool = False) -> FloatArray:
         frequency = math.pi * np.arange(1, self.count + 1) / self.length
         angle = (place[:, None] + 1) * (self.length / 2) * frequency + order * math.pi / 2
-        from privfair.record_arithmetic import cosines
+        from privfair.per_record import cosines
 
         cosine = cosines(angle) if alone else np.cos(angle)
         found: FloatArray = math.sqrt(2 / self.length) * frequency ** (order - 1.0) * cosine
@@ -158,7 +355,7 @@ class Eigenfunctions(Features):
 
     def _evaluate(self, place: FloatArray, order: int, *, alone: bool = False) -> FloatArray:
         inner = legendre.legder(self._coefficients, order) * (2 / self.length) ** order
-        from privfair.record_arithmetic import products
+        from privfair.per_record import products
 
         powers = legendre.legvander(place, len(inner) - 1)
         return products(powers, inner) if alone else powers @ inner
@@ -185,3 +382,40 @@ def features_of(kernel: Kernel, low: float = 0.0, high: float = 1.0, count: int 
             raise InputError("kernel", rule, str(kernel), remedy)
         count = min(max(LEAST, enough), known)
     return Eigenfunctions(kernel, low, high, min(count, known))
+
+
+# ---- The witness function of mean features, C(z) = Σ_j d_j φ_j(z): a table of polynomials, looked up like any other.
+
+
+_CELLS_PER_FEATURE = 16  # φ_j turns through πj over the range: less than 0.2 in a cell, error below 1e-10 of φ_j′
+
+
+class FeatureWitness:
+    """z ↦ Σ_j d_j φ_j(z) with derivatives; beyond the range of the scores it is constant."""
+
+    sums: SortedSums | None = None  # a table says all of it
+
+    def __init__(self, features: Features, differences: FloatArray) -> None:
+        """`differences`: d, the difference of two groups' mean features."""
+        rows = np.ascontiguousarray(_tables(features) @ differences)
+        self.table = ScoreTable.of_rows(rows, features.low, features.high)
+
+    def evaluate(self, z: FloatArray, order: int = 0) -> FloatArray:
+        """The order-th derivative at each z."""
+        return self.derivatives(z, (order,))[0]
+
+    def derivatives(self, z: FloatArray, orders: Sequence[int]) -> list[FloatArray]:
+        """The asked derivatives at each z, with one look-up for all."""
+        found = self.table.derivatives(np.clip(z, self.table.low, self.table.high), orders)
+        beyond = ~self.table.contains(z)
+        if beyond.any():
+            for values, order in zip(found, orders, strict=True):
+                if order:
+                    values[beyond] = 0.0
+        return found
+
+
+@lru_cache(maxsize=16)
+def _tables(features: Features) -> FloatArray:
+    """(powers, cells, J): the features themselves, on the same cells."""
+    return cell_polynomials(features.values, features.low, features.high, _CELLS_PER_FEATURE * features.count)

@@ -19,10 +19,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from privfair.arrays import FloatArray
 from privfair.kernels.exponential import ExponentialPolynomial
-from privfair.kernels.search import SortedIndex
-from privfair.kernels.tables import horner_columns
+from privfair.kernels.tables import SortedIndex, horner_columns
+from privfair.util import FloatArray
 
 Table = tuple[float, FloatArray]  # rate, T with one row per power and one column per sample
 
@@ -130,19 +129,21 @@ class SortedSums:
     def tables_of(self, order: int) -> _Tables:
         """What the order-th derivative is looked up in."""
         if order not in self._tables:
-            terms, at_zero = _terms(self._exponential, order)
+            release_plan, at_zero = _terms(self._exponential, order)
             mirrored = -self.samples[::-1], self._weights[::-1]
             self._tables[order] = _Tables(
                 polynomial=next(
                     (
                         _gap_polynomials(p, self.samples - self.centre, self._weights, order)
-                        for rate, p in terms
+                        for rate, p in release_plan
                         if rate == 0
                     ),
                     None,
                 ),
-                left=[(a, _expanded(p, _moments(self.samples, self._weights, a, len(p)))) for a, p in terms if a],
-                right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in terms if a],
+                left=[
+                    (a, _expanded(p, _moments(self.samples, self._weights, a, len(p)))) for a, p in release_plan if a
+                ],
+                right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in release_plan if a],
                 kink=at_zero if order % 2 else 0.0,
             )
         return self._tables[order]

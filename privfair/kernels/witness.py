@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, require_positive
-from privfair.arrays import FloatArray
-from privfair.kernels.base import Form, Kernel
-from privfair.kernels.combination import SumKernel
-from privfair.kernels.elementwise import apply, as_scores, as_weights
+from privfair.kernels.base import Form, Kernel, apply, as_scores, as_weights
 from privfair.kernels.exponential import ExponentialPolynomial
+from privfair.kernels.families import SumKernel
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import NODES, ScoreTable, condensed
+from privfair.util import FloatArray
 
 _DIRECT_BLOCK = 1 << 13  # kernel values held at a time where a sum is taken directly: small enough for the cache
 
@@ -136,7 +135,7 @@ def direct_sum(
 
     `alone`: each z by itself, to the last bit.
     """
-    from privfair.record_arithmetic import products
+    from privfair.per_record import products
 
     result = np.empty_like(z)
     rows = max(1, _DIRECT_BLOCK // samples.size)

@@ -2,8 +2,8 @@
 
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import Entropy, SeededEntropy, SystemEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
+from privfair.mechanisms.score_release import ScoreNoise
 
 __all__ = [
     "CountNoise",

@@ -10,11 +10,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from accountant.calibration import calibrate, noise_scale
+from accountant.calibration import calibrate, calibrate_release, noise_scale
 from accountant.errors import InputError, require_positive
-from accountant.events import Composed, DiscreteGaussian, DiscreteLaplace
-from accountant.neighbouring import Adjacency, as_adjacency
-from accountant.release_calibration import calibrate_release
+from accountant.events import Adjacency, Composed, DiscreteGaussian, DiscreteLaplace, as_adjacency
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
 
 Kind = Literal["laplace", "gaussian"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from accountant.errors import InputError, require_finite
-from privfair.arrays import FloatArray
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)

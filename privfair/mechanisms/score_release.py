@@ -1,29 +1,149 @@
-"""A client's answer for one cell: always the same number of noisy scores, whatever its records are.
-
-With private counts (`poisson_scores`): every record is taken independently at a public rate γ, a message is filled up
-with the middle of the range, and noise goes on every entry. Let v be the filled message without the new record, in
-random order. With the record it is the same v, unless the record is taken AND kept, which happens with probability at
-most γ; then one entry of v, a pad or the record it displaces, is exchanged for it, and moves by at most the range.
-So the message is dominated by a Poisson-sampled mechanism of rate γ on one score, whatever the true number of records.
-
-With public counts (`fixed_scores`): m of n records without replacement, under replace-one within the cell.
-"""
+"""Noise for scores: clipped, rounded to a grid, and moved by a random whole number of steps."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 
-from accountant.errors import InputError, require_finite
-from accountant.events import DiscreteGaussian, DiscreteLaplace, FixedSizeSampled, PoissonSampled
-from accountant.neighbouring import Adjacency
-from privfair.arrays import FloatArray
-from privfair.mechanisms.entropy import Entropy, require_rate
-from privfair.mechanisms.grid_noise import ScoreNoise
+from accountant.errors import InputError, require_finite, require_positive
+from accountant.events import (
+    Adjacency,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    FixedSizeSampled,
+    PoissonSampled,
+    Unit,
+    as_adjacency,
+)
+from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy, require_rate
+from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise
+from privfair.util import FloatArray
+
+Kind = Literal["gaussian", "laplace"]
+
+DEFAULT_STEPS = 256
+"""Steps in the range unless a step is given.
+
+ε is then that of continuous noise to 1e-4 of itself, and the accountant's PLD takes Gaussian noise of up to about 500
+ranges (with 1024 steps it stops before 200), each at no more cost than continuous noise.
+"""
+MOST_STEPS = 2**20
+
+
+@dataclass(frozen=True)
+class ScoreNoise:
+    """Clip to [low, high], round to the grid low + i·step, add integer noise of scale/step steps.
+
+    Privacy rests on whole numbers alone (index of the score + integer noise), so no floating-point hole can be looked
+    through. One score moves by at most the range, whether its record is added, removed or replaced.
+
+    Against continuous noise on the unrounded score: rounding moves a score by at most step/2, and the laws of the two
+    noises are less than step/2 apart (in Wasserstein distance), so the mean of an L-Lipschitz function of the released
+    score moves by at most L·step.
+    """
+
+    kind: Kind
+    scale: float
+    """σ of Gaussian noise, b of Laplace noise, in units of the score."""
+    low: float = 0.0
+    high: float = 1.0
+    step: float = 0.0
+    """Spacing of the grid; 0, the default, stands for a 256th of the range."""
+
+    def __post_init__(self) -> None:
+        """Check and normalise; the bounds must lie on the grid."""
+        if self.kind not in get_args(Kind):
+            raise InputError("kind of noise", f"must be one of {list(get_args(Kind))}", self.kind)
+        low, high = require_finite("low", self.low), require_finite("high", self.high)
+        remedy = "A score without bounds needs a clipping range."
+        if not low < high:
+            raise InputError("low", f"must be below high, {high:g}", self.low, remedy)
+        width = require_finite("high - low", high - low, remedy)
+        step = require_finite("step", self.step)
+        step = require_positive("step", width / DEFAULT_STEPS if step == 0 else step)
+        steps = round(width / step) if width / step < 2 * MOST_STEPS else 2 * MOST_STEPS
+        if not 1 <= steps <= MOST_STEPS or abs(width / step - steps) > 1e-9 * steps:
+            rule = f"must divide the range {width:g} into a whole number of steps, at most {MOST_STEPS}"
+            raise InputError("step", rule, self.step, f"For example {width / DEFAULT_STEPS:g}.")
+        no_noise = "Scores without noise are not private: they need no ScoreNoise and cost NotPrivate()."
+        scale = require_positive("noise scale", self.scale, no_noise)
+        if not 1e-12 <= scale / step <= LARGEST_SCALE:
+            raise InputError("noise scale", "must be between 1e-12 and 2**40 grid steps", self.scale, no_noise)
+        for name, value in (("scale", scale), ("low", low), ("high", high), ("step", step)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def steps(self) -> int:
+        """How many steps the range has: the sensitivity of one score."""
+        return round((self.high - self.low) / self.step)
+
+    @property
+    def grid_scale(self) -> float:
+        """The noise scale in steps: what the sampler is given and what the event says."""
+        return self.scale / self.step
+
+    @property
+    def middle_index(self) -> int:
+        """The grid point in the middle of the range; of two, the lower."""
+        return self.steps // 2
+
+    @property
+    def middle(self) -> float:
+        """The score that pads a message and stands for scores that are not numbers."""
+        return self.low + self.middle_index * self.step
+
+    @property
+    def noise(self) -> GaussianNoise | LaplaceNoise:
+        """The continuous law of the same scale, for convolving kernels."""
+        return GaussianNoise(self.scale) if self.kind == "gaussian" else LaplaceNoise(self.scale)
+
+    def event(
+        self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE, unit: Unit = Unit.RECORD
+    ) -> DiscreteGaussian | DiscreteLaplace:
+        """What releasing one score costs, unsampled: integer noise as it is drawn, the range as sensitivity."""
+        law = DiscreteGaussian if self.kind == "gaussian" else DiscreteLaplace
+        return law(self.grid_scale, self.steps, as_adjacency(adjacency), unit, step=self.step)
+
+    def with_grid_scale(self, grid_scale: float) -> ScoreNoise:
+        """The same grid with noise of at least this many steps, not rounded down: takes a calibrated event's scale."""
+        scale = require_positive("noise scale", grid_scale) * self.step
+        while scale / self.step < grid_scale:
+            scale = math.nextafter(scale, math.inf)
+        return replace(self, scale=scale)
+
+    def to_grid(self, scores: ArrayLike) -> NDArray[np.int64]:
+        """The index of each score's nearest grid point, after clipping; NaN and ±∞ go to the middle."""
+        values = np.asarray(scores, dtype=np.float64)
+        finite = np.isfinite(values)
+        clipped = np.clip(np.where(finite, values, self.low), self.low, self.high)
+        index = np.clip(np.rint((clipped - self.low) / self.step), 0, self.steps).astype(np.int64)
+        return np.where(finite, index, self.middle_index)
+
+    def from_grid(self, index: NDArray[np.int64]) -> FloatArray:
+        """low + i·step."""
+        return self.low + index.astype(np.float64) * self.step
+
+    def release(self, index: NDArray[np.int64], entropy: Entropy) -> FloatArray:
+        """The scores at these grid points with noise on every one of them."""
+        draw = entropy.discrete_gaussian if self.kind == "gaussian" else entropy.discrete_laplace
+        return self.from_grid(index + draw(self.grid_scale, index.size))
+
+
+# ---- A client's answer for one cell: always the same number of noisy scores, whatever its records are.
+#
+# With private counts (`poisson_scores`): every record is taken independently at a public rate γ, a message is filled
+# up with the middle of the range, and noise goes on every entry. Let v be the filled message without the new record,
+# in random order. With the record it is the same v, unless the record is taken AND kept, which happens with
+# probability at most γ; then one entry of v, a pad or the record it displaces, is exchanged for it, and moves by at
+# most the range. So the message is dominated by a Poisson-sampled mechanism of rate γ on one score, whatever the true
+# number of records.
+#
+# With public counts (`fixed_scores`): m of n records without replacement, under replace-one within the cell.
 
 
 def poisson_scores(scores: ArrayLike, length: int, rate: float, noise: ScoreNoise, entropy: Entropy) -> FloatArray:

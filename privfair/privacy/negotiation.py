@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
-from privfair.arrays import FloatArray
 from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
-from privfair.fairness.quotas import largest_remainder_quotas
-from privfair.messages import Counts, CountsRequest
-from privfair.privacy.planning import Noise, Planner
-from privfair.privacy.workload import Sampling
-from privfair.terms import Terms
+from privfair.fairness.tracking import largest_remainder_quotas
+from privfair.federated.messages import Counts, CountsRequest
+from privfair.federated.release_plan import ReleasePlan
+from privfair.privacy.planner import Noise, Planner
+from privfair.privacy.worst_case import Sampling
+from privfair.util import FloatArray
 
 
 class EndedAfterCounts(Refused):
@@ -40,27 +40,27 @@ class PrivateCounts:
         """Only where neither rates nor noise follow from counts."""
         return self.planner.one_phase and self.planner.config.counts != "public"
 
-    def settle(self, counts: list[Counts], noise: Noise | None = None) -> Terms:
+    def settle(self, counts: list[Counts], noise: Noise | None = None) -> ReleasePlan:
         """Leave out who is too small, plan the rates, calibrate the noise, or check that of others."""
         config = self.planner.config
         planner = replace(self.planner, count_releases=self.releases_of_counts())
-        told = np.array([c.records for c in counts])
+        reported = np.array([c.records for c in counts])
         cells = np.stack([c.cells for c in counts])
         least = self._least()
-        takes_part = told >= least
+        takes_part = reported >= least
         if not takes_part.any():
             remedy = (
                 "With so few records there is nothing to learn privately. The rule is the larger of privacy.min_count "
                 "and three times the noise of counts (two for gaussian); more ε or a larger count_share lowers it."
             )
             rule = f"must have a client with a released count of at least {least}"
-            raise InputError("data", rule, int(told.max()), remedy)
-        records = np.where(takes_part, told, 0)
+            raise InputError("data", rule, int(reported.max()), remedy)
+        records = np.where(takes_part, reported, 0)
         cells = np.where(takes_part[:, None], cells, 0)
         planner = replace(planner, released_delta=self._delta(int(records.sum())))
         if config.counts == "public":
             planner = replace(planner, public_counts=cells)
-        return planner.terms(self._sampling(records, cells, least), records, cells, least, noise)
+        return planner.release_plan(self._sampling(records, cells, least), records, cells, least, noise)
 
     def ended(self, error: InputError) -> Exception:
         """The error of a run that cannot go on with the counts that it got; with what they cost, where they did."""
@@ -107,9 +107,9 @@ class PrivateCounts:
             return Sampling(rate, steps, None, None)
         if work.embedding is not None:
             return Sampling(rate, steps, (cells >= least).astype(np.int64), None)
-        heard = np.where(cells >= least, cells, 0)
-        one_rate = self._one_rate(heard)
-        quotas = self._quotas(heard, one_rate)
+        received = np.where(cells >= least, cells, 0)
+        one_rate = self._one_rate(received)
+        quotas = self._quotas(received, one_rate)
         return Sampling(rate, steps, quotas, self._rates(quotas, cells, one_rate))
 
     def _one_rate(self, counts: NDArray[np.int64]) -> float | None:

@@ -9,14 +9,13 @@ import numpy as np
 
 from accountant.events import Event, Nothing, NotPrivate
 from privfair.config import Config
-from privfair.fairness.cells import Cells
-from privfair.fairness.pooling import standard_error
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.privacy.by_pld import by_pld
-from privfair.privacy.planning import Planner
+from privfair.fairness.notions import Cells
+from privfair.federated.algorithms.mmd_fedavg import standard_error
+from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
+from privfair.mechanisms.vector_release import VectorNoise
+from privfair.numbers import shown
+from privfair.privacy.planner import Planner, by_pld
 from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES
-from privfair.reports.numbers import shown
-from privfair.terms import ClientUpdates, PrivateEmbedding, Terms
 
 NO_GAP = (
     "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
@@ -24,11 +23,11 @@ NO_GAP = (
 )
 
 
-def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
+def plan_report(config: Config, release_plan: ReleasePlan, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
     """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
     privacy, rounds = config.privacy, config.federation.rounds
-    delta = privacy.delta if terms.claim is None else terms.claim.delta
-    planned = {channel.name: channel.total for channel in planner.channels(terms)}
+    delta = privacy.delta if release_plan.claim is None else release_plan.claim.delta
+    planned = {channel.name: channel.total for channel in planner.channels(release_plan)}
     channels = []
 
     def add(channel: str, noise: str, sampling: str, event: Event | None = None) -> None:
@@ -36,35 +35,39 @@ def plan_report(config: Config, terms: Terms, planner: Planner, *, budgeted: boo
         finite = epsilon if math.isfinite(epsilon) else None
         channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": finite})
 
-    if terms.counting is not None:
-        add(COUNTS, f"{terms.counting.kind}, {terms.counting.scale:.3g} records", "once, all records")
+    if release_plan.counting is not None:
+        add(COUNTS, f"{release_plan.counting.kind}, {release_plan.counting.scale:.3g} records", "once, all records")
     elif privacy.counts == "public":
         add(COUNTS, "none: public", "once, all records")
-    if terms.sharing is not None:
-        s = terms.sharing
-        rates = s.quotas / np.maximum(terms.cells, 1) if s.rates is None else s.rates
+    if release_plan.sharing is not None:
+        s = release_plan.sharing
+        rates = s.quotas / np.maximum(release_plan.cells, 1) if s.rates is None else s.rates
         used = rates[s.quotas > 0]
         span = " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (used.min(), used.max()))) if used.size else "0"
         noise = f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}"
         add(PREDICTIONS, noise, f"{rounds} × {int(s.quotas.sum())} scores, rate {span}")
-    if terms.embedding is not None:
-        e = terms.embedding
+    if release_plan.embedding is not None:
+        e = release_plan.embedding
         noise = f"gaussian, {e.noise.multiplier:.3g} × the part of one record{_by_several(e.noise)}"
         add(EMBEDDINGS, noise, f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records")
-    if terms.updates is not None:
-        u, trainings = terms.updates, planner.work.most_trainings
+    if release_plan.updates is not None:
+        u, trainings = release_plan.updates, planner.work.most_trainings
         noise = f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}"
         add(UPDATES, noise, f"{trainings} × {u.steps} steps, rate {u.sampling_rate:.3g}")
-    if terms.client_updates is not None:
-        c, trainings = terms.client_updates, planner.work.most_trainings
+    if release_plan.client_updates is not None:
+        c, trainings = release_plan.client_updates, planner.work.most_trainings
         noise = f"gaussian, {c.noise.multiplier:.3g} × the largest part of one client{_by_several(c.noise)}"
         add(UPDATES, noise, f"{trainings} × {c.noise.count} parameters, cut to a length of {c.max_norm:g}")
     for channel_name in planner.without_noise:
         add(channel_name, "none: exact values leave the clients", "every round", NotPrivate())
-    if terms.evaluation is not None:
-        add(EVALUATION, f"{terms.evaluation.kind}, {terms.evaluation.scale:.3g} records", "once, test records")
-    notes = _notes(config, terms, planner)
-    if budgeted and terms.evaluation is None:
+    if release_plan.evaluation is not None:
+        add(
+            EVALUATION,
+            f"{release_plan.evaluation.kind}, {release_plan.evaluation.scale:.3g} records",
+            "once, test records",
+        )
+    notes = _notes(config, release_plan, planner)
+    if budgeted and release_plan.evaluation is None:
         notes.append(
             "Data with a budget show no exact figures, and this plan has no noisy ones: the run will end without "
             'accuracy and unfairness. For noisy ones stop here and set privacy.evaluation = "laplace".'
@@ -76,8 +79,8 @@ def _by_several(noise: VectorNoise) -> str:
     return f", by {noise.shares} clients together" if noise.shares > 1 else ""
 
 
-def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
-    claim, privacy = terms.claim, config.privacy
+def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:
+    claim, privacy = release_plan.claim, config.privacy
     lines = []
     if claim is not None and math.isfinite(claim.pld):
         kind = "made in two phases, from released counts," if claim.two_phases else "fixed beforehand"
@@ -89,7 +92,8 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
         )
     if claim is not None and claim.delta != privacy.delta:
         lines.append(
-            f"δ = {claim.delta:.3g}, one over ten times the released number of records, {int(terms.records.sum()):,}: "
+            f"δ = {claim.delta:.3g}, one over ten times the released number of records, "
+            f"{int(release_plan.records.sum()):,}: "
             f"privacy.delta = {privacy.delta:g} is not below one over it."
         )
         if privacy.epsilon is not None and claim.pld > privacy.epsilon * (1 + 1e-9):
@@ -99,27 +103,29 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
             )
     if planner.without_noise:
         lines.append(f"Together ε = ∞: {' and '.join(planner.without_noise)} leave the clients without noise.")
-    if privacy.equalise_groups and terms.sharing is not None:
-        scores = terms.sharing.quotas.sum(axis=0)
+    if privacy.equalise_groups and release_plan.sharing is not None:
+        scores = release_plan.sharing.quotas.sum(axis=0)
         lines.append(
             f"One rate for all groups, and one ε: a round shows {int(scores.min())} scores of the smallest and "
             f"{int(scores.max())} of the largest, not {planner.work.samples} of each."
         )
-    left_out = int(np.count_nonzero(terms.records == 0))
+    left_out = int(np.count_nonzero(release_plan.records == 0))
     if left_out:
-        lines.append(f"Clients with a released count below {terms.least}, which take no part: {left_out}.")
-    alone = unseen(terms, planner.cells)
+        lines.append(f"Clients with a released count below {release_plan.least}, which take no part: {left_out}.")
+    alone = unseen(release_plan, planner.cells)
     if alone:
         lines.append(
-            f"Released counts below {terms.least} at every client: {'; '.join(alone)}. Nothing is shared of them, and "
-            "the fairness term does not see them."
+            f"Released counts below {release_plan.least} at every client: {'; '.join(alone)}. Nothing is "
+            "shared of them, and the fairness term does not see them."
         )
-    if terms.fairness_noise is not None:
-        lines.append(_expected_error(terms, planner))
-    if terms.client_updates is not None:
-        lines.append(_update_error(terms, terms.client_updates, planner))
-    elif terms.fairness_noise is not None:
-        heaviest = 2 * config.fairness.strength * float(terms.records.sum()) / float(terms.cell_totals.min())
+    if release_plan.fairness_noise is not None:
+        lines.append(_expected_error(release_plan, planner))
+    if release_plan.client_updates is not None:
+        lines.append(_update_error(release_plan, release_plan.client_updates, planner))
+    elif release_plan.fairness_noise is not None:
+        heaviest = (
+            2 * config.fairness.strength * float(release_plan.records.sum()) / float(release_plan.cell_totals.min())
+        )
         lines.append(
             f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
             f"{privacy.max_grad_norm:g}: gradients of small groups are clipped first."
@@ -127,18 +133,18 @@ def _notes(config: Config, terms: Terms, planner: Planner) -> list[str]:
     return lines
 
 
-def unseen(terms: Terms, cells: Cells) -> list[str]:
+def unseen(release_plan: ReleasePlan, cells: Cells) -> list[str]:
     """Groups of which no client shares anything, as their released counts are too small: tracking passes them over."""
-    shared = terms.shared_cells
+    shared = release_plan.shared_cells
     if shared is None:
         return []
     return [name.removesuffix(", everyone") for n, name in enumerate(cells.names) if not shared[:, n].any()]
 
 
-def _update_error(terms: Terms, updates: ClientUpdates, planner: Planner) -> str:
+def _update_error(release_plan: ReleasePlan, updates: ClientUpdates, planner: Planner) -> str:
     """The noise of a round's mean update, beside how long the mean can be at most."""
     plan, noise = planner.work.updates, updates.noise
-    takes = int(np.count_nonzero(terms.records))
+    takes = int(np.count_nonzero(release_plan.records))
     several = round((plan.participation if plan else 1.0) * takes)
     each = updates.max_norm * updates.largest_weight * noise.multiplier * math.sqrt(several / noise.shares)
     return (
@@ -147,12 +153,12 @@ def _update_error(terms: Terms, updates: ClientUpdates, planner: Planner) -> str
     )
 
 
-def _expected_error(terms: Terms, planner: Planner) -> str:
+def _expected_error(release_plan: ReleasePlan, planner: Planner) -> str:
     """The error of the gap between groups as one round's messages show it."""
-    if terms.embedding is not None and planner.work.embedding is not None:
-        shared, unit = terms.embedding, planner.work.embedding.unit
-        heard = [c for c in range(len(planner.cells)) if shared.cells[:, c].any()]
-        worst = _worst_pair({c: unit.slope_noise * sum_error(terms, shared, c) for c in heard}, planner.cells)
+    if release_plan.embedding is not None and planner.work.embedding is not None:
+        shared, unit = release_plan.embedding, planner.work.embedding.unit
+        received = [c for c in range(len(planner.cells)) if shared.cells[:, c].any()]
+        worst = _worst_pair({c: unit.slope_noise * sum_error(release_plan, shared, c) for c in received}, planner.cells)
         if not worst:
             return NO_GAP
         return (
@@ -160,25 +166,27 @@ def _expected_error(terms: Terms, planner: Planner) -> str:
             f"over scores), the features that are left out by {2 * unit.features.slope_error:.2g} at most, and by far "
             "less where scores are spread smoothly."
         )
-    if terms.sharing is None:
+    if release_plan.sharing is None:
         return ""
-    sharing = terms.sharing
-    heard = [c for c in range(len(planner.cells)) if sharing.quotas[:, c].any()]
-    worst = _worst_pair({c: standard_error(terms, sharing, c) for c in heard}, planner.cells)
+    sharing = release_plan.sharing
+    received = [c for c in range(len(planner.cells)) if sharing.quotas[:, c].any()]
+    worst = _worst_pair({c: standard_error(release_plan, sharing, c) for c in received}, planner.cells)
     if not worst:
         return NO_GAP
-    told = f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
+    reported = f"Expected fairness error: a round's scores show the gap between groups' mean scores to ±{worst:.3g}."
     width = sharing.noise.high - sharing.noise.low
     if worst >= width / 2:
-        told += f" Scores have a range of {width:g} only: in a single round noise hides any gap."
-    return told
+        reported += f" Scores have a range of {width:g} only: in a single round noise hides any gap."
+    return reported
 
 
-def sum_error(terms: Terms, shared: PrivateEmbedding, cell: int) -> float:
+def sum_error(release_plan: ReleasePlan, shared: PrivateEmbedding, cell: int) -> float:
     """The noise of a cell's mean vector, on each coordinate: √(clients)·(σ of one's noise) over the records."""
     takes = shared.cells[:, cell] > 0
-    noisy = len(shared.asked(terms.records)) if shared.noise.shares > 1 else int(takes.sum())
-    return shared.noise.multiplier * math.sqrt(noisy / shared.noise.shares) / float(terms.cells[takes, cell].sum())
+    noisy = len(shared.asked(release_plan.records)) if shared.noise.shares > 1 else int(takes.sum())
+    return (
+        shared.noise.multiplier * math.sqrt(noisy / shared.noise.shares) / float(release_plan.cells[takes, cell].sum())
+    )
 
 
 def _worst_pair(errors: dict[int, float], cells: Cells) -> float:

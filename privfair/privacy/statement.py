@@ -1,32 +1,79 @@
-"""The privacy statement of a run, from the ledger's rows: what was released, its cost, what is not covered."""
+"""Noise in shares: whom the ε of a run is for, and what is left against the server with a client's help."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
 from typing import Any, Literal
 
 from accountant.accountant import Accountant
-from accountant.bounds import TOLERATED, Method
+from accountant.bounds import TOLERATED, Method, spent
 from accountant.errors import InputError
-from accountant.events import Nothing
-from accountant.exposure import released_epsilon
-from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from accountant.events import Adjacency, Composed, Neighbouring, Nothing, Unit
 from accountant.spending import Spend, attribute_of
-from privfair.aggregation import SINGLE_KEY_WARNING
+from accountant.worst_case import released_epsilon
 from privfair.config import Config
 from privfair.datasets.records import Schema
-from privfair.privacy.books import Books
-from privfair.privacy.by_pld import pld_or_rdp
-from privfair.privacy.collusion import collusion
+from privfair.federated.release_plan import Claim, ReleasePlan
+from privfair.federated.round import Schedule
+from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
-from privfair.privacy.planning import Planner
+from privfair.privacy.planner import Planner, by_pld, pld_or_rdp, sampling_of
 from privfair.privacy.pricing import PriceList
-from privfair.round import Plan
-from privfair.terms import Claim, Terms
+from privfair.privacy.run_ledger import RunLedger
+from privfair.secure_aggregation import SINGLE_KEY_WARNING
+
+
+def collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, Any] | None:
+    """Both ε in words and numbers; None where every client adds all of its noise itself."""
+    shares = release_plan.noise_shares
+    if shares < 2:
+        return None
+    pooled = with_collusion(release_plan, replace(planner, count_releases=release_plan.count_releases))
+    return {
+        "nobody": "The run's ε: against the server, which opens nothing, and against every client, which opens sums "
+        f"and knows its own share of their noise; at least {shares} shares remain.",
+        "server_and_one_client": {name: value if math.isfinite(value) else None for name, value in pooled.items()},
+        "assumes": f"The server adds as agreed, at least {shares + 1} vectors in a sum; clients draw their noise, "
+        "and no client reads the others' traffic, which its key opens. Every further client that pools what it knows "
+        "with another takes one share away.",
+    }
+
+
+def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, float]:
+    """ε of the plan by RDP and PLD where only a client's own share of noise hides its vectors.
+
+    So it is against the server together with one client, whose key opens what others send.
+    """
+    planner, sampling = planner.under(release_plan), sampling_of(release_plan)
+    delta = planner.delta
+    channels = []
+    if release_plan.client_updates is not None:
+        channels = planner.of_one_update(release_plan.client_updates.noise.alone)
+    elif release_plan.updates is not None:
+        channels = planner.rest(sampling, None, release_plan.updates.noise_multiplier)
+    noise = release_plan.fairness_noise
+    if not channels or (planner.work.shares_scores and noise is None):  # something has no noise at all
+        return {"rdp": math.inf, "pld": math.inf}
+    if noise is not None:
+        channels += planner.rest(sampling, noise.alone if isinstance(noise, VectorNoise) else noise, None)
+    first, share = 0.0, 0.0
+    if planner.together:
+        channels = [*planner.fixed(), *channels]
+    else:
+        first, share = planner.price_of_first_phase("pld")
+    together = Composed(tuple(channel.total for channel in channels))
+    return {
+        "rdp": first + spent(together, delta - share, "rdp").epsilon,
+        "pld": first + by_pld(together, delta - share),
+    }
+
+
+# ---- The privacy statement of a run, from the ledger's rows: what was released, its cost, what is not covered.
+
 
 MOST_PLD = 16  # so many different PLD bounds are computed for one table; beyond, RDP alone
 
@@ -38,12 +85,12 @@ ABSENCE = (
 
 def statement(
     config: Config,
-    terms: Terms,
-    books: Books,
+    release_plan: ReleasePlan,
+    run_ledger: RunLedger,
     planner: Planner,
     schema: Schema,
     *,
-    plan: Plan,
+    plan: Schedule,
     prices: Sequence[PriceList],
     absent: bool = False,
 ) -> dict[str, Any]:
@@ -52,19 +99,20 @@ def statement(
     `absent`: whether clients did not answer at times. Who answers may depend on what was released before, so that not
     what was released is told, but the bound of the plan, which holds for less as well.
     """
-    spends = [spend for _, spend in books.ledger.spends(run=books.run)]
+    spends = [spend for _, spend in run_ledger.ledger.spends(run=run_ledger.run)]
     groups = prices[0].labels if planner.unit is Unit.RECORD else ()
     accountant = account(spends, planner.neighbouring, groups)
-    claim = terms.claim
+    claim = release_plan.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
     delta = claim.delta
-    total = total_epsilon(config, terms, spends, plan=plan, prices=prices, absent=absent)
+    total = total_epsilon(config, release_plan, spends, plan=plan, prices=prices, absent=absent)
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
-    head = books.ledger.head()
+    head = run_ledger.ledger.head()
     return {
-        "private": not (unbounded or total.broken or books.seeded or schema.inferred),
-        "claim": total.broken or _claim(books, schema, unbounded, planner.unit, shared=terms.noise_is_shared),
+        "private": not (unbounded or total.broken or run_ledger.seeded or schema.inferred),
+        "claim": total.broken
+        or _claim(run_ledger, schema, unbounded, planner.unit, shared=release_plan.noise_is_shared),
         "epsilon": {"rdp": _number(total.rdp), "pld": _number(total.pld)},
         "epsilon_of": total.of,
         "epsilon_of_plan": {"rdp": _number(claim.rdp), "pld": _number(claim.pld)},
@@ -75,24 +123,24 @@ def statement(
         "target": {"epsilon": config.privacy.epsilon, "method": config.privacy.target_method},
         "plan": "two phases" if claim.two_phases else "one phase",
         "unbounded": unbounded,
-        "collusion": collusion(terms, planner),
+        "collusion": collusion(release_plan, planner),
         "by_client": _table(accountant.by_client(delta), lambda name, m: accountant.epsilon(delta, m, client=name)),
         "by_group": _table(accountant.by_group(delta), lambda name, m: accountant.epsilon(delta, m, group=name)),
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
         "by_round": {str(k): _number(v) for k, v in accountant.by_round(delta, "rdp").items()},
         "change_of_group": _changes(accountant, delta),
-        "noise": noise(terms, config.run.engine),
-        "objective": objective(config, terms, planner.cells.notion.name),
+        "noise": noise(release_plan, config.run.engine),
+        "objective": objective(config, release_plan, planner.cells.notion.name),
         "assumptions": _assumptions(planner, schema.inferred, claim),
         "not_covered": [
-            *_not_covered(config, books, schema, min(plan.clients_per_round or len(prices), len(prices))),
+            *_not_covered(config, run_ledger, schema, min(plan.clients_per_round or len(prices), len(prices))),
             *([ABSENCE] if absent else []),
         ],
         "ledger": {
-            "url": books.ledger.url,
-            "id": books.ledger.ledger_id,
-            "dataset": books.dataset,
-            "run": books.run,
+            "url": run_ledger.ledger.url,
+            "id": run_ledger.ledger.ledger_id,
+            "dataset": run_ledger.dataset,
+            "run": run_ledger.run,
             "rows": len(spends),
             "head": head.hash,
             "head_row": head.sequence,
@@ -113,10 +161,10 @@ class TotalEpsilon:
 
 def total_epsilon(
     config: Config,
-    terms: Terms,
+    release_plan: ReleasePlan,
     spends: Sequence[Spend],
     *,
-    plan: Plan,
+    plan: Schedule,
     prices: Sequence[PriceList] | Mapping[int, PriceList],
     absent: bool = False,
 ) -> TotalEpsilon:
@@ -137,12 +185,12 @@ def total_epsilon(
     `absent`: see `statement`. Rows that cost more than the plan mean that the plan was not kept: the larger ε is given,
     and not claimed.
     """
-    claim = terms.claim
+    claim = release_plan.claim
     if claim is None:
         raise InputError("terms", "must have a claim in a private run", None)
-    by_plan = math.isfinite(claim.pld) and (claim.two_phases or terms.silent or absent)
+    by_plan = math.isfinite(claim.pld) and (claim.two_phases or release_plan.silent or absent)
     if by_plan:
-        beyond = beyond_plan(spends, terms, plan, config.federation.rounds, prices, config.privacy.retries)
+        beyond = beyond_plan(spends, release_plan, plan, config.federation.rounds, prices, config.privacy.retries)
         if beyond:
             why = f"No ε: more was released than the plan had, which alone has a bound ({'; '.join(beyond)})."
             return TotalEpsilon(math.inf, math.inf, beyond=tuple(beyond), broken=why)
@@ -171,13 +219,17 @@ def account(spends: Sequence[Spend], neighbouring: Neighbouring, groups: Sequenc
     return accountant
 
 
-def noise(terms: Terms, engine: str) -> dict[str, Any]:
+def noise(release_plan: ReleasePlan, engine: str) -> dict[str, Any]:
     """The noise of every channel, with sampling rates."""
     found: dict[str, Any] = {}
-    if terms.counting is not None:
-        found["counts"] = {"mechanism": terms.counting.kind, "scale": terms.counting.scale, "unit": "records"}
-    if terms.sharing is not None:
-        s = terms.sharing
+    if release_plan.counting is not None:
+        found["counts"] = {
+            "mechanism": release_plan.counting.kind,
+            "scale": release_plan.counting.scale,
+            "unit": "records",
+        }
+    if release_plan.sharing is not None:
+        s = release_plan.sharing
         rates = None if s.rates is None else sorted({float(r) for r in s.rates[s.quotas > 0]})
         found["predictions"] = {
             "mechanism": s.noise.kind,
@@ -187,8 +239,8 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "scores_per_round": int(s.quotas.sum()),
             "sampling_rate": None if not rates else {"least": rates[0], "most": rates[-1]},
         }
-    if terms.embedding is not None:
-        e = terms.embedding.noise
+    if release_plan.embedding is not None:
+        e = release_plan.embedding.noise
         found["embeddings"] = {
             "mechanism": "gaussian",
             "scale": e.multiplier,
@@ -196,11 +248,11 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "features": e.count,
             "grid_step": 1 / e.steps,
             "shares": e.shares,
-            "vectors_per_round": int(terms.embedding.cells.sum()),
+            "vectors_per_round": int(release_plan.embedding.cells.sum()),
             "sampling_rate": None,
         }
-    if terms.updates is not None:
-        u = terms.updates
+    if release_plan.updates is not None:
+        u = release_plan.updates
         found["updates"] = {
             "mechanism": f"gaussian (DP-SGD, {'stacked engine' if engine == 'stacked' else 'Opacus'})",
             "noise_multiplier": u.noise_multiplier,
@@ -208,8 +260,8 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "sampling_rate": u.sampling_rate,
             "steps_per_round": u.steps,
         }
-    if terms.client_updates is not None:
-        c = terms.client_updates
+    if release_plan.client_updates is not None:
+        c = release_plan.client_updates
         found["updates"] = {
             "mechanism": "gaussian (whole updates, clipped; integers)",
             "noise_multiplier": c.noise.multiplier,
@@ -220,23 +272,27 @@ def noise(terms: Terms, engine: str) -> dict[str, Any]:
             "grid_step": 1 / c.noise.steps,
             "shares": c.noise.shares,
         }
-    if terms.evaluation is not None:
-        found["evaluation"] = {"mechanism": terms.evaluation.kind, "scale": terms.evaluation.scale, "unit": "records"}
+    if release_plan.evaluation is not None:
+        found["evaluation"] = {
+            "mechanism": release_plan.evaluation.kind,
+            "scale": release_plan.evaluation.scale,
+            "unit": "records",
+        }
     return found
 
 
-def objective(config: Config, terms: Terms, notion: str) -> str:
+def objective(config: Config, release_plan: ReleasePlan, notion: str) -> str:
     """The penalty that is really followed, in words."""
     fairness = config.fairness
     if config.federation.method != "mmd_fedavg":
         return "the task loss alone"
     name = f"{fairness.strength:g} × MMD² of {notion.replace('_', ' ')} under the kernel {fairness.kernel}"
     if fairness.tracker == "embedding":
-        count = "" if terms.embedding is None else f"{terms.embedding.noise.count} "
+        count = "" if release_plan.embedding is None else f"{release_plan.embedding.noise.count} "
         return f"task loss + {name}, by the means of {count}features of all scores; their noise does not change it"
-    if terms.sharing is None:
+    if release_plan.sharing is None:
         return f"task loss + {name}"
-    s = terms.sharing
+    s = release_plan.sharing
     what = f"{s.noise.kind} noise of scale {s.noise.scale:.4g}"
     if s.correction == "deconvolve":
         return f"task loss + {name}: the kernel that meets noisy scores is deconvolved, so this is the objective itself"
@@ -247,10 +303,10 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(books: Books, schema: Schema, unbounded: Sequence[str], unit: Unit, *, shared: bool) -> str:
+def _claim(run_ledger: RunLedger, schema: Schema, unbounded: Sequence[str], unit: Unit, *, shared: bool) -> str:
     if unbounded:
         return f"No ε: {', '.join(unbounded)} left the clients without noise."
-    if books.seeded:
+    if run_ledger.seeded:
         return "No ε towards anyone who knows the seed: noise and sampling were seeded (run.reproducible_noise)."
     if schema.inferred:
         return (
@@ -344,15 +400,15 @@ def _assumptions(planner: Planner, schema_inferred: bool, claim: Claim) -> list[
     return found
 
 
-def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> list[str]:
+def _not_covered(config: Config, run_ledger: RunLedger, schema: Schema, cohort: int) -> list[str]:
     found = []
     if schema.inferred:
         found.append("The schema (groups, categories, ranges): read off the records. Declare it for real data.")
-    if books.seeded:
+    if run_ledger.seeded:
         found.append("Seeded noise: whoever knows run.seed can take it off.")
     if config.privacy.counts == "public":
         found.append("Counts of groups at every client: declared public.")
-    if not books.budgeted:
+    if not run_ledger.budgeted:
         found.append(
             "Exact figures of a simulation in history.csv and metrics.json: accuracy, unfairness, numbers of records."
         )
@@ -368,7 +424,7 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
             "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four "
             "draws (not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: "
             "integer noise."
-            if not books.seeded
+            if not run_ledger.seeded
             else "Noise of updates: Gaussian in floating point.",
         ]
     if config.scheme == "plain":
@@ -377,8 +433,8 @@ def _not_covered(config: Config, books: Books, schema: Schema, cohort: int) -> l
         found.append(f"Encryption ({config.scheme}). {SINGLE_KEY_WARNING}")
         if cohort < 2:
             found.append("Only one client trains in a round: the sum is its own update.")
-    if not books.ledger.dataset(books.dataset).fingerprint:
-        found.append(f"The ledger knows the data by the name {books.dataset!r} only, not by a fingerprint.")
+    if not run_ledger.ledger.dataset(run_ledger.dataset).fingerprint:
+        found.append(f"The ledger knows the data by the name {run_ledger.dataset!r} only, not by a fingerprint.")
     return found
 
 

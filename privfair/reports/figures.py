@@ -1,14 +1,44 @@
-"""Figures of pages: what Plotly draws, what a reader who cannot see it is told, and the same data as a table."""
+"""What ε and δ mean for somebody who guesses: a bound that needs no mathematics to be read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from privfair.reports.numbers import Cell, count, rate, rate_cell
+from accountant.audit import DatasetAudit, Point
+from accountant.errors import InputError
+from accountant.events import Unit
+from privfair.numbers import Cell, count, epsilon_cell, percent, rate, rate_cell
+
+
+def right_guesses(epsilon: float, delta: float) -> float:
+    """The largest share of right guesses: (e^ε + δ) / (e^ε + 1).
+
+    Somebody sees everything that was released, holds two neighbouring datasets for equally likely (a record took part,
+    or it did not), and guesses which one it was. Let t be how often "it took part" is said when it did, and f when it
+    did not. By (ε, δ)-differential privacy t ≤ e^ε f + δ and 1 − f ≤ e^ε (1 − t) + δ. Adding the two,
+    (t + 1 − f)(1 + e^ε) ≤ 2 e^ε + 2 δ; and (t + 1 − f) / 2 is the share of right guesses.
+    (Kairouz, Oh & Viswanath 2015, arXiv 1311.0776, Theorem 2.1 has the two conditions.)
+    """
+    if math.isnan(epsilon) or epsilon < 0:
+        raise InputError("epsilon", "must be 0 or more", epsilon)
+    if not 0 <= delta <= 1:
+        raise InputError("delta", "must be between 0 and 1", delta)
+    odds = math.exp(-epsilon)  # e^ε overflows where this is 0
+    return (1 + delta * odds) / (1 + odds)
+
+
+def shown_guesses(epsilon: float, delta: float) -> str:
+    """That share in per cent, rounded up: a bound must not look smaller than it is."""
+    return f"{math.ceil(1000 * right_guesses(epsilon, delta) - 1e-9) / 10:.1f}%"
+
+
+# ---- Figures of pages: what Plotly draws, what a reader who cannot see it is told, and the same data as a table.
+
 
 # The page's colours (Okabe and Ito's, lighter on a dark page), markers and lines: each says it again without colour.
 COLOURS = tuple(f"var(--mark-{number})" for number in range(1, 8))
@@ -81,12 +111,12 @@ def rates_by_group(key: str, attribute: str, groups: Mapping[str, Mapping[str, A
             }  # fmt: skip
         traces.append(trace)
         rows.append([group, *(rate_cell(v, i) for v, i in zip(values, intervals, strict=True))])
-    told = "; ".join(f"{group}: {rate(row.get('selection_rate'))}" for group, row in groups.items())
+    reported = "; ".join(f"{group}: {rate(row.get('selection_rate'))}" for group, row in groups.items())
     return Figure(
         f"rates-{key}",
         f"How often the model says yes, by {attribute}.",
         "Among all records of a group, and among those whose true label is positive or negative.",
-        f"Bar chart of the share of positive decisions by {attribute}. Among all records: {told}.",
+        f"Bar chart of the share of positive decisions by {attribute}. Among all records: {reported}.",
         traces,
         {"barmode": "group", "yaxis": axis("share of positive decisions", tickformat=".0%", rangemode="tozero"),
          "xaxis": {"type": "category"}, "bargap": 0.3},
@@ -175,3 +205,69 @@ def _value(value: float | None, percent: bool) -> Cell:
 
 def _part(value: float | None) -> float:
     return max(0.0, value or 0.0)
+
+
+# ---- How a dataset's budget was used up over time, as figures of a page.
+
+
+MOMENT, HALF_A_DAY = timedelta(seconds=1), timedelta(hours=12)
+
+
+def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
+    """ε spent by the worst record over time, with the budget; None where nothing was spent or no ε is claimed."""
+    points = dataset.burn_down
+    if not points:
+        return None
+    times = [point.at for point in points]
+    epsilons = [point.epsilon if math.isfinite(point.epsilon) else None for point in points]
+    name, budget = dataset.state.name, dataset.state.budget
+    spent = line("ε spent so far (RDP)", times, epsilons, 0, hovertemplate="%{x}<br>ε = %{y:.4g}<extra></extra>")
+    spent["line"]["shape"] = "hv"
+    traces: list[Trace] = [spent]
+    whole = dataset.state.neighbouring is not None and dataset.state.neighbouring.unit is Unit.CLIENT
+    exposed = "data holder" if whole else "record"
+    reported = "" if budget is None else f" The budget is ε = {budget.epsilon:g}."
+    window = time_window(times)
+    shown = [times[0], times[-1]] if window is None else [moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in window]
+    time: dict[str, Any] = {"type": "date", "nticks": 6} | ({} if window is None else {"range": shown})
+    if budget is not None:
+        traces.append({
+            "type": "scatter", "mode": "lines", "name": f"budget, ε = {budget.epsilon:g}", "x": shown,
+            "y": [budget.epsilon] * 2, "line": {"color": "var(--mark-2)", "width": 2, "dash": "dash"},
+            "hoverinfo": "skip",
+        })  # fmt: skip
+    last = epsilons[-1]
+    end = "∞ (a release was not private)" if last is None else f"{last:.4g}"
+    return Figure(
+        f"burn-down-{key}",
+        f"What was spent on {name}, over time.",
+        f"ε of the {exposed} that is exposed most, over all runs so far (by RDP, for plans fixed beforehand)."
+        + reported,
+        f"Step chart of ε spent on {plain(name)} from {times[0][:16]} to {times[-1][:16]}: it ends at {end}.{reported}",
+        traces,
+        {"xaxis": axis("", **time), "yaxis": axis("ε so far", rangemode="tozero")},
+        ["time (UTC)", "ε so far (RDP)", "budget left"],
+        _rows(points),
+    )
+
+
+def time_window(times: Sequence[str]) -> tuple[datetime, datetime] | None:
+    """Half a day around the only moment that there is, for the axis of time; None where it follows from the points."""
+    first, last = (datetime.fromisoformat(choice(times)) for choice in (min, max))
+    return None if last - first >= MOMENT else (first - HALF_A_DAY, last + HALF_A_DAY)
+
+
+def _rows(points: Sequence[Point]) -> list[list[str | Cell]]:
+    """The points as a table, without rows that read like the one before."""
+    rows: list[list[str | Cell]] = []
+    read: list[str] = []
+    for point in points:
+        at, spent = point.at[:19].replace("T", " "), epsilon_cell(point.epsilon)
+        left = Cell(percent(point.left), _finite(point.left))
+        if read != (read := [at, spent.text, left.text]):
+            rows.append([at, spent, left])
+    return rows
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value

@@ -17,12 +17,12 @@ import tomli_w
 from sqlalchemy.engine import make_url
 
 from accountant.errors import InputError, Refused
-from accountant.ledger import Ledger
-from accountant.state import State
-from accountant.storage import exists, ledger_url
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import State
+from accountant.ledger.storage import exists, ledger_url
 from privfair.config import Config
-from privfair.privacy.books import dataset_name
-from privfair.run_directory import RunDirectory
+from privfair.privacy.run_ledger import dataset_name
+from privfair.runs.folder import RunDirectory
 
 FIGURES = ("accuracy", "unfairness", "unfairness_of", "confidence_intervals", "by_attribute", "groups")
 Table = dict[str, Any]
@@ -151,7 +151,7 @@ def _released_counts(directory: RunDirectory, metrics: Mapping[str, Any]) -> lis
     if metrics["figures"] == "released":
         return [int(client["released"]) for client in clients]
     checkpoint = directory.read_checkpoint()
-    return None if checkpoint is None else [int(n) for n in checkpoint.terms.records]
+    return None if checkpoint is None else [int(n) for n in checkpoint.release_plan.records]
 
 
 def _history(path: Path) -> list[dict[str, float | None]]:

@@ -7,11 +7,10 @@ from typing import Any
 
 from accountant.audit import DatasetAudit, audit
 from accountant.errors import InputError, Refused
-from accountant.ledger import Ledger
-from accountant.storage import exists, ledger_url
-from privfair.reports.figures import Figure, over_rounds
-from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import Cell, epsilon_cell, shown
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.storage import exists, ledger_url
+from privfair.numbers import Cell, epsilon_cell, shown
+from privfair.reports.figures import Figure, over_rounds, shown_guesses
 from privfair.reports.run_facts import RunFacts
 
 MOST_ROWS = 50_000  # a ledger with more takes seconds to add up; `privfair audit --html` does it
@@ -37,7 +36,7 @@ def bound(privacy: Mapping[str, Any]) -> float | None:
 def spending(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Tables of ε by what was sent, by group and by data holder."""
     tables = []
-    for kind, told in WHO.items():
+    for kind, reported in WHO.items():
         rows = []
         for name, value in privacy[f"by_{kind}"].items():
             # where RDP is finite and PLD is not told, it was not computed: there were too many different ones
@@ -48,7 +47,7 @@ def spending(privacy: Mapping[str, Any]) -> list[dict[str, Any]]:
         if kind == "client" and len(rows) > 3 and len({row[1:] for row in map(tuple, rows)}) == 1:
             rows = [[f"each of the {len(rows)} data holders", *rows[0][1:]]]
         if rows:
-            tables.append({"kind": kind, "columns": [told, "ε (PLD)", "ε (RDP)"], "rows": rows})
+            tables.append({"kind": kind, "columns": [reported, "ε (PLD)", "ε (RDP)"], "rows": rows})
     return tables
 
 
@@ -89,23 +88,23 @@ def noise_rows(privacy: Mapping[str, Any]) -> list[list[str]]:
     rows = []
     for channel, noise in privacy["noise"].items():
         if channel == "updates" and "max_update_norm" in noise:
-            told = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times {noise['unit']}"
+            reported = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times {noise['unit']}"
                     + (f", by {noise['shares']} of them together" if noise["shares"] > 1 else ""))  # fmt: skip
             often = f"each round, one change of all parameters, cut to a length of {noise['max_update_norm']:g}"
         elif channel == "updates":
-            told = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times the clipping bound of "
+            reported = (f"{noise['mechanism']}, {noise['noise_multiplier']:.3g} times the clipping bound of "
                     f"{noise['max_grad_norm']:g}")  # fmt: skip
             often = f"each round, {noise['steps_per_round']} × {100 * noise['sampling_rate']:.3g}% of the records"
         elif channel == "predictions":
-            told = f"{noise['mechanism']}, scale {noise['scale']:.3g} on scores between 0 and 1"
+            reported = f"{noise['mechanism']}, scale {noise['scale']:.3g} on scores between 0 and 1"
             often = f"each round, {noise['scores_per_round']} scores of all data holders together"
         elif channel == "embeddings":
-            told = f"{noise['mechanism']}, {noise['scale']:.3g} times {noise['unit']}"
+            reported = f"{noise['mechanism']}, {noise['scale']:.3g} times {noise['unit']}"
             often = f"each round, {noise['vectors_per_round']} sums of {noise['features']} features"
         else:
-            told = f"{noise['mechanism']}, scale {noise['scale']:.3g} {noise.get('unit', '')}".strip()
+            reported = f"{noise['mechanism']}, scale {noise['scale']:.3g} {noise.get('unit', '')}".strip()
             often = "once"
-        rows.append([CHANNELS.get(channel, channel), often, told])
+        rows.append([CHANNELS.get(channel, channel), often, reported])
     return rows
 
 

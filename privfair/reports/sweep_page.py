@@ -1,20 +1,247 @@
-"""The report of a sweep or of one of the paper's experiments: one page."""
+"""What is known of a sweep from its folder, read without touching it. Its figures are exact figures of simulations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
-from privfair.reports.numbers import Cell, number_cell, plural
+from accountant.errors import InputError, Refused
+from privfair.config import Config
+from privfair.numbers import Cell, number_cell, plural
+from privfair.privacy.run_ledger import dataset_name
+from privfair.reports.figures import COLOURS, DASHES, SYMBOLS, Figure, Trace, axis, plain
 from privfair.reports.pages import render_page
-from privfair.reports.sweep_facts import SweepFacts, as_sweep, read_sweep
-from privfair.reports.sweep_plot import frontier_plot
-from privfair.sweeps.budgets import NOT_COVERED
-from privfair.sweeps.frontiers import areas_of
-from privfair.sweeps.points import Point, as_table, points_of, quality_name, warnings_of
+from privfair.reports.run_facts import has_budget, without_password
+from privfair.sweeps.figures import Z, limits_of, unfairness_label
+from privfair.sweeps.frontiers import (
+    Point,
+    areas_of,
+    as_table,
+    by_series,
+    efficient,
+    points_of,
+    quality_name,
+    table_columns,
+    warnings_of,
+)
+from privfair.sweeps.jobs import Key
+from privfair.sweeps.journal import ABOUT, COLUMNS, HISTORIES, RESULTS, Ended, Row, by_round, newest, read_lines
+from privfair.sweeps.paper import EXPERIMENTS, Experiment
+from privfair.sweeps.run_sweep import NOT_COVERED, Sweep
+from privfair.util import write_bytes
+
+
+@dataclass(frozen=True)
+class SweepFacts(Ended):
+    """A sweep for people."""
+
+    path: Path
+    configuration: Mapping[str, Any]  # as asked for; without the digest of the data
+    planned: int
+    rows: tuple[Row, ...]  # the line that counts of every run, failed ones too
+    histories: Mapping[Key, list[Row]]
+
+    @property
+    def experiment(self) -> Experiment | None:
+        """The paper's experiment, if it is one."""
+        return EXPERIMENTS.get(self.configuration.get("experiment", ""))
+
+    def by_series(self) -> list[tuple[str, str, int, int]]:
+        """(series, ε, runs done, runs failed), in the order in which they appear."""
+        done = Counter((row["series"], row["epsilon_target"]) for row in self.done)
+        failed = Counter((row["series"], row["epsilon_target"]) for row in self.failed)
+        names = dict.fromkeys((row["series"], row["epsilon_target"]) for row in self.rows)
+        return [(series, _epsilon(e), done[series, e], failed[series, e]) for series, e in names]
+
+
+def read_sweep(path: Path, *, include_private: bool) -> SweepFacts:
+    """The sweep in a folder; exact figures are allowed only where its data have no budget."""
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        configuration = dict(about["configuration"])
+        planned = int(about["runs"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(ABOUT, "must be whole and readable", str(path / ABOUT), f"({error})") from None
+    configuration.pop("data fingerprint", None)  # a digest of the records would confirm a guess of them
+    if include_private:
+        _require_unbudgeted(configuration)
+    rows = tuple(newest(read_lines(path / RESULTS)).values())
+    planned = max(planned, len(rows))  # earlier versions wrote down what the last call had asked for
+    return SweepFacts(path, _shown(configuration), planned, rows, by_round(read_lines(path / HISTORIES)))
+
+
+def as_sweep(facts: SweepFacts, experiment: Experiment) -> Sweep:
+    """The paper's experiment as it was carried out, with as many seeds as there are."""
+    seeds = len({row["seed"] for row in facts.rows}) or 1
+    asked = replace(experiment, seeds=seeds, quick_seeds=seeds)
+    jobs = asked.jobs(quick=bool(facts.configuration["quick"]), overrides=list(facts.configuration["set"]))
+    return Sweep(tuple(jobs), facts.rows, facts.histories, 0, facts.path)
+
+
+def _require_unbudgeted(configuration: Mapping[str, Any]) -> None:
+    if "experiment" in configuration:
+        experiment = EXPERIMENTS[configuration["experiment"]]
+        jobs = experiment.jobs(quick=bool(configuration["quick"]), overrides=list(configuration["set"]))
+        configs = {job.config.data.name: job.config for job in jobs}.values()
+    else:
+        named = configuration.get("privacy", {}).get("dataset")
+        run = configuration.get("run", {}).get("ledger")
+        tables = {"data": configuration["data"], "privacy": {"dataset": named} if named else {}}
+        configs = {"": Config.build({**tables, "run": {"ledger": run} if run else {}})}.values()
+    for config in configs:
+        name = dataset_name(config, config.data.name)
+        if has_budget(config, name):
+            raise Refused(
+                f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
+                "refused. Without that option the report tells which runs there are, and their settings."
+            )
+
+
+def _shown(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as they may be shown: without the password of a ledger."""
+    run = configuration.get("run", {})
+    if run.get("ledger"):
+        return {**configuration, "run": {**run, "ledger": without_password(run["ledger"])}}
+    return dict(configuration)
+
+
+def _epsilon(value: float) -> str:
+    return "∞" if value == float("inf") else f"{value:g}"
+
+
+# ---- The tables of a sweep: summary.csv, and results.parquet where pyarrow is installed.
+
+
+AREAS = ("series", "area", "low", "high", "difference_to_first", "difference_low", "difference_high")
+
+
+def write_summary(table: Sequence[dict[str, Any]], path: Path, *, quality: str) -> Path:
+    """Means and standard errors, one line per point."""
+    return _write(table, table_columns(quality), path)
+
+
+def write_areas(areas: Mapping[str, Any], path: Path) -> Path:
+    """The areas of all frontiers, one line each."""
+    lines = []
+    for area in areas["series"]:
+        low, high = area["interval"] or (None, None)
+        least, most = area["difference_interval"] or (None, None)
+        lines.append(
+            {
+                "series": area["series"], "area": area["value"], "low": low, "high": high,
+                "difference_to_first": area["difference_to_first"], "difference_low": least, "difference_high": most,
+            }
+        )  # fmt: skip
+    return _write(lines, AREAS, path)
+
+
+def _write(table: Sequence[dict[str, Any]], columns: Sequence[str], path: Path) -> Path:
+    """A table with its header, also where it has no lines."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    write_bytes(path, text.getvalue().encode())
+    return path
+
+
+def write_parquet(rows: Sequence[Row], path: Path) -> Path | None:
+    """All runs, typed; None where pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        return None
+    import pandas as pd
+
+    buffer = io.BytesIO()
+    pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows]).to_parquet(buffer, index=False)
+    write_bytes(path, buffer.getvalue())
+    return path
+
+
+# ---- The frontier of a sweep as a figure of a page: means of all series, with regions of their errors.
+
+
+def frontier_plot(points: Sequence[Point], *, quality: str, notion: str, varied: str = "λ") -> Figure:
+    """Quality over unfairness, a line for each series in the order of what is varied; hover tells λ, method, seeds."""
+    sign = 1.0 if quality == "accuracy" else -1.0
+    left, right, bottom, top = limits_of(points, sign)
+    traces: list[Trace] = []
+    reported = []
+    for number, (name, of) in enumerate(by_series(points).items()):
+        colour = COLOURS[number % len(COLOURS)]
+        best = efficient(of)
+        traces += [
+            _region(point, f"{colour}/0.16", name, sign)
+            for point, unbeaten in zip(of, best, strict=True)
+            if unbeaten and len(point.seeds) > 1
+        ]
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines+markers", "name": plain(name), "legendgroup": plain(name),
+                "x": [p.mean[1] for p in of], "y": [sign * p.mean[0] for p in of],
+                "line": {"color": colour, "width": 1.6, "dash": DASHES[number // len(COLOURS) % len(DASHES)]},
+                "marker": {
+                    "color": [colour if unbeaten else "var(--card)" for unbeaten in best], "size": 9,
+                    "symbol": SYMBOLS[number % len(SYMBOLS)], "line": {"color": colour, "width": 1.6},
+                },
+                "text": [plain(_hover(p, varied)) for p in of],
+                "hovertemplate": f"%{{text}}<br>{quality} %{{y:.4f}}<br>unfairness %{{x:.4f}}"
+                                 f"<extra>{plain(name)}</extra>",
+            }
+        )  # fmt: skip
+        fairest = min(of, key=lambda p: p.mean[1])
+        reported.append(
+            f"{name} is fairest at unfairness {fairest.mean[1]:.3f} with {quality} {sign * fairest.mean[0]:.3f}"
+        )
+    outside = sum(not (left <= p.mean[1] <= right and bottom <= sign * p.mean[0] <= top) for p in points)
+    more = f" {outside} of {len(points)} means lie outside; double-click shows all." if outside else ""
+    return Figure(
+        "frontier",
+        "The trade-off.",
+        f"Filled marks: not beaten by another point of their series. Shaded: their mean ± {Z} standard errors.{more}",
+        f"Scatter chart of {quality} over {unfairness_label(notion)}: {'; '.join(reported)}.",
+        traces,
+        {"xaxis": axis(unfairness_label(notion), range=[left, right]), "yaxis": axis(quality, range=[bottom, top])},
+        ["series", varied, quality, "unfairness", "runs"],
+        [
+            [p.name, "–" if p.value is None else f"{p.value:.4g}", Cell(f"{sign * p.mean[0]:.4f}", sign * p.mean[0]),
+             Cell(f"{p.mean[1]:.4f}", p.mean[1]), str(len(p.seeds))]
+            for p in points
+        ],
+    )  # fmt: skip
+
+
+def _hover(point: Point, varied: str) -> str:
+    value = "" if point.value is None else f"{varied} = {point.value:.4g}, "
+    privacy = "" if math.isinf(point.epsilon) else f", ε = {point.epsilon:g}"
+    return f"{point.method}: {value}seeds {', '.join(map(str, point.seeds))}{privacy}"
+
+
+def _region(point: Point, colour: str, name: str, sign: float) -> Trace:
+    """The ellipse of a mean: it reaches so many standard errors along each axis, and leans as the runs do."""
+    covariance = np.cov(np.stack([point.unfairness, sign * point.quality])) / len(point.seeds)
+    sizes, directions = np.linalg.eigh(covariance)
+    angle = np.linspace(0, 2 * np.pi, 41)
+    circle = np.stack([np.cos(angle), np.sin(angle)]) * Z * np.sqrt(np.maximum(sizes, 0.0))[:, None]
+    x, y = directions @ circle + np.array([[point.mean[1]], [sign * point.mean[0]]])
+    return {
+        "type": "scatter", "mode": "lines", "x": np.round(x, 6).tolist(), "y": np.round(y, 6).tolist(),
+        "fill": "toself", "fillcolor": colour, "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
+        "legendgroup": plain(name),
+    }  # fmt: skip
+
+
+# ---- The report of a sweep or of one of the paper's experiments: one page.
 
 
 def sweep_page(path: Path, *, include_private: bool = False) -> str:
@@ -115,7 +342,7 @@ def _span(interval: Sequence[float] | None) -> str:
 
 def _claims(facts: SweepFacts) -> list[list[str]]:
     """Each claim of the experiment: what the runs say of it, with numbers and the rule it was decided by."""
-    from privfair.sweeps.paper.evidence import Evidence
+    from privfair.sweeps.paper.claims import Evidence
 
     experiment = facts.experiment
     if experiment is None:

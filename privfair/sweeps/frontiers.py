@@ -1,19 +1,216 @@
-"""Frontiers compared by the area they dominate, with bootstrap intervals over seeds."""
+"""Frontiers of quality (more is better) against unfairness (less is better): pure functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from privfair.arrays import FloatArray
+from privfair.fairness.metrics import row_warnings
 from privfair.sweeps.jobs import WITHOUT_LAMBDA
-from privfair.sweeps.pareto import hypervolumes
-from privfair.sweeps.points import Point, baseline_of, by_series, points_of
-from privfair.sweeps.rows import Row
+from privfair.sweeps.journal import Row
+from privfair.util import FloatArray
+
+
+def is_efficient(quality: FloatArray, unfairness: FloatArray) -> NDArray[np.bool_]:
+    """For each point whether no other is at least as good in both and better in one; of equal points all count."""
+    q, u = np.asarray(quality, dtype=float), np.asarray(unfairness, dtype=float)
+    as_good = (q[None, :] >= q[:, None]) & (u[None, :] <= u[:, None])
+    better = (q[None, :] > q[:, None]) | (u[None, :] < u[:, None])
+    dominated: NDArray[np.bool_] = np.any(as_good & better, axis=1)
+    return np.logical_not(dominated)
+
+
+def hypervolume(quality: FloatArray, unfairness: FloatArray, reference: tuple[float, float]) -> float:
+    """The area that the points dominate: ∪ [q₀, q] × [u, u₀] with reference (q₀, u₀).
+
+    Zitzler & Thiele 1998. Points that are not better than the reference in both figures add nothing. Sorted by
+    unfairness, the best quality so far makes a staircase, whose steps are added up.
+    """
+    q, u = np.asarray(quality, dtype=float), np.asarray(unfairness, dtype=float)
+    return float(hypervolumes(q[None], u[None], reference)[0])
+
+
+def hypervolumes(quality: FloatArray, unfairness: FloatArray, reference: tuple[float, float]) -> FloatArray:
+    """(draws,): the same for every row of (draws, points); a point that is NaN adds nothing."""
+    low, high = reference
+    inside = (quality > low) & (unfairness < high)
+    q, u = np.where(inside, quality, low), np.where(inside, unfairness, high)
+    order = np.argsort(u, axis=1, kind="stable")
+    edges = np.pad(np.take_along_axis(u, order, axis=1), ((0, 0), (0, 1)), constant_values=high)
+    best_so_far = np.maximum.accumulate(np.take_along_axis(q, order, axis=1), axis=1)
+    areas: FloatArray = np.sum(np.diff(edges, axis=1) * (best_so_far - low), axis=1)
+    return areas
+
+
+def best_quality(quality: FloatArray, unfairness: FloatArray, most: float) -> int | None:
+    """The point of the best quality among those whose unfairness is at most `most`; None where there is none."""
+    allowed = np.flatnonzero(np.asarray(unfairness) <= most)
+    if not allowed.size:
+        return None
+    return int(allowed[np.argmax(np.asarray(quality)[allowed])])
+
+
+# ---- Means over seeds: the points that tables, figures and frontiers are made of.
+
+
+@dataclass(frozen=True)
+class Point:
+    """The runs of one series at one value, over seeds. quality: accuracy, or minus the rmse for regression."""
+
+    series: str
+    method: str
+    epsilon: float
+    value: float | None
+    seeds: tuple[int, ...]
+    quality: FloatArray  # by seed
+    unfairness: FloatArray
+    same_answer: int = 0  # how many runs give everybody the same answer
+    diverged: int = 0
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """(quality, unfairness)."""
+        return float(self.quality.mean()), float(self.unfairness.mean())
+
+    @property
+    def standard_error(self) -> tuple[float, float]:
+        """Of both means; NaN for one seed."""
+        return standard_error(self.quality), standard_error(self.unfairness)
+
+    @property
+    def name(self) -> str:
+        """Series and ε, as a legend shows it."""
+        return series_name(self.series, self.epsilon)
+
+
+def series_name(series: str, epsilon: float) -> str:
+    """The series with its ε, where there is privacy."""
+    return series if math.isinf(epsilon) else f"{series}, ε = {epsilon:g}"
+
+
+def standard_error(values: FloatArray) -> float:
+    """Of the mean; NaN for one value."""
+    return float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+
+
+def quality_name(rows: Iterable[Row]) -> str:
+    """What is compared with unfairness: "accuracy", or "rmse" where there are no decisions."""
+    found = [row["accuracy"] is not None for row in rows]
+    return "rmse" if found and not any(found) else "accuracy"
+
+
+def quality_of(row: Row) -> float | None:
+    """Accuracy, or minus the rmse."""
+    if row["accuracy"] is not None:
+        return float(row["accuracy"])
+    return None if row["rmse"] is None else -float(row["rmse"])
+
+
+def baseline_of(row: Row) -> float | None:
+    """The quality of a constant answer."""
+    if row["baseline_accuracy"] is not None:
+        return float(row["baseline_accuracy"])
+    return None if row["baseline_rmse"] is None else -float(row["baseline_rmse"])
+
+
+def points_of(rows: Sequence[Row]) -> list[Point]:
+    """One point per series, ε and value, in the order in which they first appear; values ascending within a series."""
+    groups: dict[tuple[str, float], dict[float | None, list[Row]]] = {}
+    for row in rows:
+        if row["status"] == "done" and quality_of(row) is not None and row["unfairness"] is not None:
+            by_value = groups.setdefault((row["series"], row["epsilon_target"]), {})
+            by_value.setdefault(row["value"], []).append(row)
+    return [
+        _point(by_value[value])
+        for by_value in groups.values()
+        for value in sorted(by_value, key=lambda v: -math.inf if v is None else v)
+    ]
+
+
+def _point(rows: list[Row]) -> Point:
+    rows = sorted(rows, key=lambda row: int(row["seed"]))
+    warnings = [row_warnings(row) for row in rows]
+    return Point(
+        series=rows[0]["series"],
+        method=rows[0]["method"],
+        epsilon=rows[0]["epsilon_target"],
+        value=rows[0]["value"],
+        seeds=tuple(row["seed"] for row in rows),
+        quality=np.array([quality_of(row) for row in rows], dtype=float),
+        unfairness=np.array([row["unfairness"] for row in rows], dtype=float),
+        same_answer=sum(warned["same_answer"] for warned in warnings),
+        diverged=sum(warned["diverged"] for warned in warnings),
+    )
+
+
+def by_series(points: Iterable[Point]) -> dict[str, list[Point]]:
+    """The points by their name in the legend."""
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def efficient(points: Sequence[Point]) -> list[bool]:
+    """For each point whether no other mean is better in one figure and as good in the other."""
+    if not points:
+        return []
+    means = np.array([point.mean for point in points])
+    return [bool(found) for found in is_efficient(means[:, 0], means[:, 1])]
+
+
+def table_columns(quality: str) -> list[str]:
+    """The names that the points of `as_table` have, also where there is none."""
+    names = ["series", "method", "epsilon", "value", "runs", quality, f"{quality}_se", "unfairness", "unfairness_se"]
+    return [*names, "pareto", "pareto_of_series", "same_answer", "diverged"]
+
+
+def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:
+    """The points as plain values; None for what one seed cannot tell."""
+    sign = 1.0 if quality == "accuracy" else -1.0
+    overall = efficient(points)
+    own = {id(p): e for of in by_series(points).values() for p, e in zip(of, efficient(of), strict=True)}
+    table = []
+    for point, best in zip(points, overall, strict=True):
+        (q, u), (q_error, u_error) = point.mean, point.standard_error
+        table.append(
+            {
+                "series": point.series,
+                "method": point.method,
+                "epsilon": None if math.isinf(point.epsilon) else point.epsilon,
+                "value": point.value,
+                "runs": len(point.seeds),
+                quality: sign * q,
+                f"{quality}_se": None if math.isnan(q_error) else q_error,
+                "unfairness": u,
+                "unfairness_se": None if math.isnan(u_error) else u_error,
+                "pareto": best,
+                "pareto_of_series": own[id(point)],
+                "same_answer": point.same_answer,
+                "diverged": point.diverged,
+            }
+        )
+    return table
+
+
+def warnings_of(points: Iterable[Point]) -> list[str]:
+    """Which points have runs whose model is of no use: a constant answer looks fair, and is none."""
+    found = []
+    for point in points:
+        where = point.name if point.value is None else f"{point.name} at {point.value:.4g}"
+        for number, what in ((point.same_answer, "give everybody the same answer"), (point.diverged, "diverged")):
+            if number:
+                found.append(f"{where}: {number} of {len(point.seeds)} runs {what}")
+    return found
+
+
+# ---- Frontiers compared by the area they dominate, with bootstrap intervals over seeds.
+
 
 RESAMPLES = 2000
 LEVEL = 0.95

@@ -1,4 +1,4 @@
-"""results.csv and history.csv of a sweep: lines that are added as runs finish, durable at once, and read again."""
+"""One line per run: the columns of results.csv, and how a finished run becomes a line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import fcntl
 import io
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
@@ -13,10 +14,140 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import numpy as np
+
 from accountant.errors import InputError, Refused
-from privfair.storage import write_json
+from privfair.privacy.statement import total_epsilon
+from privfair.runs.loop import RunOutcome
 from privfair.sweeps.jobs import Job, Key
-from privfair.sweeps.rows import COLUMNS, HISTORY, SCHEMA, Row, as_text, from_text
+from privfair.util import write_json
+
+SCHEMA = 1
+NOTIONS = ("statistical_parity", "equal_opportunity", "predictive_equality", "equalized_odds", "risk_parity")
+TEXT = ("series", "method", "parameter", "status", "reason", "notion", "engine")
+WHOLE = ("schema", "seed", "rounds", "bytes_up", "bytes_down")
+COLUMNS: tuple[str, ...] = (
+    "schema", "series", "method", "parameter", "value", "lambda", "seed", "epsilon_target", "status", "reason",
+    "accuracy", "rmse", "notion", "unfairness", *(f"unfairness_{name}" for name in NOTIONS), "mmd2",
+    "train_loss", "train_mmd2", "train_objective", "test_loss", "test_objective",
+    "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "delta",
+    "rounds", "bytes_up", "bytes_down", "seconds", "engine",
+)  # fmt: skip
+HISTORY: tuple[str, ...] = (
+    "schema", "series", "value", "seed", "epsilon_target", "round", "accuracy", "unfairness",
+    "train_loss", "train_mmd2", "train_objective", "test_loss", "test_mmd2", "test_objective",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+class Ended:
+    """Runs by how they ended."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def done(self) -> list[Row]:
+        """The rows with a result."""
+        return [row for row in self.rows if row["status"] == "done"]
+
+    @property
+    def failed(self) -> list[Row]:
+        """The rows without one."""
+        return [row for row in self.rows if row["status"] != "done"]
+
+
+def finished_row(outcome: RunOutcome) -> Row:
+    """The figures of a run, those of `privfair train --json`; `history` holds its lines, if it kept several."""
+    simulation, last = outcome.simulation, outcome.history[-1]
+    row: Row = {
+        "status": "done",
+        "reason": "",
+        "accuracy": last.get("accuracy"),
+        "rmse": last.get("rmse"),
+        "notion": simulation.notion,
+        "unfairness": last.get(simulation.notion),
+        **{f"unfairness_{name}": last.get(name) for name in NOTIONS},
+        "mmd2": last.get("test_mmd2"),
+        **{key: last.get(key) for key in ("train_loss", "train_mmd2", "train_objective", "test_loss")},
+        "test_objective": last.get("test_objective"),
+        **_baseline(outcome),
+        **_spent(outcome),
+        "rounds": outcome.state.round,
+        "bytes_up": simulation.backend.bytes_up,
+        "bytes_down": simulation.backend.bytes_down,
+        "seconds": outcome.seconds,
+        "engine": simulation.config.run.engine,
+    }
+    if simulation.config.run.evaluate_every < simulation.config.federation.rounds:
+        row["history"] = [{**line, "unfairness": line.get(simulation.notion)} for line in outcome.history]
+    return row
+
+
+def failed_row(error: BaseException | str) -> Row:
+    """The row of a run that gave no result, with its reason on one line."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, BaseException) and not isinstance(error, InputError):
+        text = f"{type(error).__name__}: {text}"
+    return {"status": "failed", "reason": " ".join(text.split())}
+
+
+def as_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
+    """The fields of a line; numbers so that they are read back exactly."""
+    return [_field(SCHEMA if name == "schema" else row.get(name)) for name in columns]
+
+
+def from_text(fields: Mapping[str, str]) -> Row:
+    """What `as_text` wrote; a field that is no number where one belongs is a ValueError."""
+    row: Row = {}
+    for name, text in fields.items():
+        if name in TEXT:
+            row[name] = text
+        elif text == "":
+            row[name] = None
+        else:
+            row[name] = int(text) if name in (*WHOLE, "round") else float(text)
+    return row
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float | np.floating):
+        return "" if math.isnan(value) else repr(float(value))
+    return " ".join(str(value).split())
+
+
+def _baseline(outcome: RunOutcome) -> Row:
+    """What a constant answer reaches on the test records: the floor that a frontier is measured from."""
+    federation = outcome.simulation.federation
+    if outcome.simulation.evaluator is None:
+        return {}
+    labels = federation.pooled_test().labels
+    if not len(labels):
+        return {}
+    if federation.schema.task == "binary":
+        positive = float(np.mean(labels == 1))
+        return {"baseline_accuracy": max(positive, 1 - positive)}
+    return {"baseline_rmse": float(np.std(labels))}
+
+
+def _spent(outcome: RunOutcome) -> Row:
+    """ε by both methods, from the ledger's rows; nothing for a run without privacy."""
+    simulation, private = outcome.simulation, outcome.simulation.private
+    if private is None:
+        return {}
+    spends = [spend for _, spend in private.run_ledger.ledger.spends(run=private.run_ledger.run)]
+    plan, prices = simulation.server.plan, private.gateway.prices
+    total = total_epsilon(simulation.config, outcome.state.release_plan, spends, plan=plan, prices=prices)
+    epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
+    claim = outcome.state.release_plan.claim
+    delta = simulation.config.privacy.delta if claim is None else claim.delta
+    return {**{name: value if math.isfinite(value) else None for name, value in epsilon.items()}, "delta": delta}
+
+
+# ---- results.csv and history.csv of a sweep: lines that are added as runs finish, durable at once, and read again.
+
 
 RESULTS, HISTORIES, ABOUT = "results.csv", "history.csv", "sweep.json"
 
@@ -32,8 +163,8 @@ class Lines:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            told = f"Another sweep is writing to {path.parent}: wait for it, or take another --out."
-            raise Refused(told) from None
+            reported = f"Another sweep is writing to {path.parent}: wait for it, or take another --out."
+            raise Refused(reported) from None
         except BaseException:
             self._file.close()
             raise
@@ -206,9 +337,9 @@ def _require_ours(folder: Path, configuration: Mapping[str, Any]) -> None:
     before, now = _flat(known.get("configuration", {})), _flat(configuration)
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
-        told = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in changed[:4])
+        reported = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in changed[:4])
         remedy = "Give the configuration it was started with, or another --out."
-        raise InputError("--out", "must be a new folder or a sweep of the same configuration", told, remedy)
+        raise InputError("--out", "must be a new folder or a sweep of the same configuration", reported, remedy)
 
 
 def _begin(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import sys
 
 from accountant.budget import BudgetExceeded
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
 
 DATASET = "patients"

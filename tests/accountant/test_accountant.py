@@ -14,19 +14,20 @@ from accountant import Accountant
 from accountant.bounds import best_order, spent
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteLaplace,
     FixedSizeSampled,
     Gaussian,
     Laplace,
+    NeighbouringMismatch,
     NotPrivate,
     PoissonSampled,
     Repeated,
+    Unit,
+    as_replaced,
 )
-from accountant.neighbouring import Adjacency, NeighbouringMismatch, Unit
-from accountant.rdp import rdp
-from accountant.rdp_moments import Array
-from accountant.replacement import as_replaced
+from accountant.rdp import Array, rdp
 
 STEP, SCORES, SMALL, COUNTS = (
     PoissonSampled(0.05, Gaussian(1.2)),

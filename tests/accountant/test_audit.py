@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from accountant import books as books_module
-from accountant import schema, totals
 from accountant.accountant import Accountant, epsilon
 from accountant.audit import NotedHead, audit
 from accountant.budget import Budget
-from accountant.chain import LedgerBroken, chained_text
 from accountant.errors import InputError
 from accountant.events import Composed, Gaussian, Laplace, NotPrivate, PoissonSampled, Repeated
-from accountant.exposure import Exposure
-from accountant.ledger import Ledger
-from accountant.signing import OwnerKey
+from accountant.ledger import datasets as books_module
+from accountant.ledger import schema, totals
+from accountant.ledger.chain import LedgerBroken, chained_text
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import not_remembered
+from accountant.ledger.signing import OwnerKey
 from accountant.spending import Source, Spend
-from accountant.state import not_remembered
+from accountant.worst_case import WorstCase
 
 STEP = PoissonSampled(0.02, Gaussian(1.2))
 SCORES = PoissonSampled(0.1, Laplace(5.0))
@@ -445,7 +445,7 @@ def test_pld_beyond_the_limit_is_bounded_by_rdp(ledger, monkeypatch):
     for number in range(4):
         ledger.reserve([Spend("d", PoissonSampled(0.01 + number / 1000, Gaussian(1.0)), client=f"c{number}", count=50)])
     (all_pld,) = audit(ledger).datasets
-    monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=1))
+    monkeypatch.setattr("accountant.audit.WorstCase", partial(WorstCase, pld_limit=1))
     (one_pld,) = audit(ledger).datasets
     assert all_pld.epsilon.pld < one_pld.epsilon.pld < one_pld.epsilon.rdp
     for line, exact in zip(one_pld.by_client, all_pld.by_client, strict=True):
@@ -461,7 +461,7 @@ def test_channels_come_before_clients_where_pld_is_limited(ledger, monkeypatch):
         client = f"c{number}"
         ledger.reserve([Spend("d", STEP, client=client, channel="updates", count=50)])
         ledger.reserve([Spend("d", Laplace(5.0 + number), client=client, channel="counts")])
-    monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=9))
+    monkeypatch.setattr("accountant.audit.WorstCase", partial(WorstCase, pld_limit=9))
     (found,) = audit(ledger).datasets
     channels = {line.name: line.epsilon.pld for line in found.by_channel}
     assert channels["updates"] == pytest.approx(epsilon(Repeated(STEP, 50), 1e-5, "pld"))

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accountant.audit import audit
-from accountant.budget import Budget, BudgetExceeded, Fit, require_delta, smallest_epsilon
+from accountant.budget import Budget, BudgetExceeded, Fit, added, costs, require_room, smallest_epsilon, what_fits
+from accountant.budget import require_budget_delta as require_delta
 from accountant.errors import InputError
-from accountant.events import Gaussian, Laplace, NotPrivate, PoissonSampled
-from accountant.fitting import added, costs, require_room, what_fits
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency, Unit
-from accountant.records import clients as clients_of
+from accountant.events import Adjacency, Gaussian, Laplace, NotPrivate, PoissonSampled, Unit
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend, add_up, worst_record
+from accountant.spending import clients as clients_of
 
 
 def gaussian_epsilon(order: float, divergence: float, delta: float) -> float:

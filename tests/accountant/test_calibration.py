@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import accountant
-from accountant.calibration import Channel, calibrate, scale_noise, search_factor
+from accountant.calibration import Channel, calibrate, calibrate_release, exact_delta, scale_noise, search_factor
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -28,8 +29,6 @@ from accountant.events import (
     PoissonSampled,
     Repeated,
 )
-from accountant.neighbouring import Adjacency
-from accountant.release_calibration import calibrate_release, exact_delta
 
 REPLACE = Adjacency.REPLACE_ONE
 

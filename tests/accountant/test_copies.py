@@ -18,14 +18,14 @@ import pytest
 
 from accountant.audit import audit
 from accountant.budget import Budget
-from accountant.chain import Head
 from accountant.errors import InputError, LedgerUnavailable, OlderLedger, Refused, UnknownLedger
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
-from accountant.signing import OwnerKey
+from accountant.ledger.chain import Head
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import FILE, STATE_VARIABLE, KnownBudget, State, not_remembered, state_folder
+from accountant.ledger.signing import OwnerKey
+from accountant.ledger.storage import fetch
 from accountant.spending import Spend
-from accountant.state import FILE, STATE_VARIABLE, KnownBudget, State, not_remembered, state_folder
-from accountant.storage import fetch
 
 REQUEST = [Spend("patients", Gaussian(30.0), client="north", run="r")]
 KEY = OwnerKey(bytes(range(32)))
@@ -389,7 +389,7 @@ def test_a_ledger_that_may_only_be_read_is_audited_and_stays_as_it_is(readable, 
 
 
 def test_reading_an_older_ledger_does_not_bring_it_up_to_date(path, monkeypatch):
-    from accountant import schema
+    from accountant.ledger import schema
 
     url = f"sqlite:///{path}"
     with monkeypatch.context() as patched:

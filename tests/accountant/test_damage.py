@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from accountant import schema
 from accountant.audit import audit
 from accountant.budget import Budget
 from accountant.errors import InputError, LedgerUnavailable, Refused
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
+from accountant.ledger import schema
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
 
 REQUEST = [Spend("patients", Gaussian(90.0), client="north")]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from accountant.delimited import Delimited, find_delimiter, read_delimited
 from accountant.errors import InputError
-from accountant.fingerprint import fingerprint_columns, fingerprint_csv
-from accountant.signing import OwnerKey
+from accountant.ledger.signing import OwnerKey, fingerprint_columns, fingerprint_csv
 
 KEY = OwnerKey(b"k" * 32)
 SECRET = "Zaphod"  # what is in a record never stands in an error
@@ -198,9 +197,9 @@ def test_one_damage_never_makes_records_fewer_without_an_error(table, data) -> N
     try:
         found = read(damaged, delimiter=delimiter)
     except InputError as error:
-        found, told = None, str(error)
+        found, reported = None, str(error)
     if found is None:
-        assert re.match(r"file data\.csv, lines? \d+( to \d+)? must", told)
+        assert re.match(r"file data\.csv, lines? \d+( to \d+)? must", reported)
         return
     assert found.header == header
     if len(found.records) == len(rows) + 1:

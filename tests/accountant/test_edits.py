@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accountant import chain, schema
 from accountant.audit import audit
-from accountant.books import BUDGET, settled
 from accountant.budget import Budget, BudgetExceeded
-from accountant.chain import Head, LedgerBroken
 from accountant.errors import InputError
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
-from accountant.signing import OwnerKey
+from accountant.ledger import chain, schema
+from accountant.ledger.chain import Head, LedgerBroken
+from accountant.ledger.datasets import BUDGET, settled
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.signing import OwnerKey
 from accountant.spending import Draft, Source, Spend
 
 REQUEST = [Spend("patients", Gaussian(3.0), client="north", channel="counts", run="r")]
@@ -47,8 +47,8 @@ def fill(url: str, key: OwnerKey | None = None) -> int:
 @pytest.fixture(scope="module")
 def spent(tmp_path_factory) -> bytes:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("accountant.totals.CHECKPOINT_ROWS", 4)
-        patched.setattr("accountant.totals.ROWS_PER_PAYER", 0)
+        patched.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 4)
+        patched.setattr("accountant.ledger.totals.ROWS_PER_PAYER", 0)
         path = tmp_path_factory.mktemp("spent") / "ledger.sqlite"
         assert fill(f"sqlite:///{path}") > 5
     return content(path)
@@ -196,7 +196,7 @@ def test_a_budget_that_is_raised_without_the_owners_key_is_refused(tmp_path, for
 def test_reopening_reads_rows_after_the_newest_totals_only(tmp_path, monkeypatch):
     """Whatever the ledger's length: this is what keeps the start of a process cheap."""
     url = f"sqlite:///{tmp_path}/l.sqlite"
-    monkeypatch.setattr("accountant.totals.CHECKPOINT_ROWS", 50)
+    monkeypatch.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 50)
     with Ledger(url) as ledger:
         ledger.set_budget("patients", Budget(1e4, 1e-5))
         for _ in range(40):

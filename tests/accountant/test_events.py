@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -17,14 +18,16 @@ from accountant.events import (
     FixedSizeSampled,
     Gaussian,
     Laplace,
+    Neighbouring,
+    NeighbouringMismatch,
     Nothing,
     NotPrivate,
     PoissonSampled,
     Repeated,
+    Unit,
     canonical_json,
     count_parts,
 )
-from accountant.neighbouring import Adjacency, Neighbouring, NeighbouringMismatch, Unit
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE
 positive = st.floats(1e-6, 1e6)

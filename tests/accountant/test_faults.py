@@ -14,9 +14,9 @@ import pytest
 from accountant.audit import audit
 from accountant.budget import Budget
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.storage import fetch
 from accountant.spending import Spend
-from accountant.storage import fetch
 
 SPENDER = str(Path(__file__).with_name("spender.py"))
 
@@ -59,7 +59,7 @@ def test_eight_processes_never_exceed_one_budget(tmp_path):
 
 def test_processes_that_create_the_same_ledger_at_once(tmp_path):
     url = f"sqlite:///{tmp_path}/l.sqlite"
-    code = f"from accountant.ledger import Ledger; print(Ledger({url!r}).ledger_id)"
+    code = f"from accountant.ledger.ledger import Ledger; print(Ledger({url!r}).ledger_id)"
     children = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(6)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import accountant
+from accountant.budget import RenyiFilter, choose_order
 from accountant.conversion import epsilon_from_rdp, rdp_capacity
 from accountant.errors import InputError
 from accountant.events import Composed, Event, Gaussian, Laplace, Nothing, NotPrivate, PoissonSampled
-from accountant.filters import RenyiFilter, choose_order
 from accountant.rdp import rdp
 
 EPSILON, DELTA = 1.0, 1e-5

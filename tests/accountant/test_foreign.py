@@ -14,6 +14,7 @@ import accountant
 from accountant.conversion import epsilon_from_rdp
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -21,12 +22,14 @@ from accountant.events import (
     FixedSizeSampled,
     Gaussian,
     Laplace,
+    Neighbouring,
     Nothing,
     NotPrivate,
     PoissonSampled,
     Repeated,
+    Unit,
 )
-from accountant.foreign import (
+from accountant.interop import (
     dp_event_to_json,
     from_dp_event,
     from_dp_json,
@@ -34,7 +37,6 @@ from accountant.foreign import (
     from_opacus,
     to_dp_event,
 )
-from accountant.neighbouring import Adjacency, Neighbouring, Unit
 from accountant.rdp import rdp
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accountant.budget import Budget, BudgetExceeded
+from accountant.budget import (
+    Budget,
+    BudgetExceeded,
+    Remaining,
+    added,
+    costs,
+    noise_that_fits,
+    remaining,
+    require_room,
+    rounded_down,
+    rounded_up,
+)
+from accountant.calibration import calibrate_release
 from accountant.events import DiscreteLaplace, Gaussian, Laplace, NotPrivate, PoissonSampled
-from accountant.fitting import added, costs, noise_that_fits, require_room
-from accountant.headroom import Headroom, headroom, rounded_down, rounded_up
-from accountant.ledger import Ledger
-from accountant.release_calibration import calibrate_release
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
 
 budgets = st.builds(Budget, st.floats(0.1, 20.0), st.sampled_from([1e-4, 1e-6, 1e-9]))
@@ -34,7 +43,7 @@ def fits(budget: Budget, spent: float, *spends: Spend) -> bool:
 def test_what_is_told_to_fit_is_admitted_by_the_filter(budget, share, part, count):
     """Noise calibrated by other code to the ε that is printed, in one release or in several."""
     spent = share * budget.capacity
-    room = budget.headroom(spent)
+    room = budget.remaining(spent)
     pure = float(rounded_down(room.pure)) * part
     assert fits(budget, spent, Spend("d", Laplace(1 / pure)))
     assert fits(budget, spent, Spend("d", Laplace(count / pure), count=count))
@@ -50,7 +59,7 @@ def test_what_is_told_to_fit_is_admitted_by_the_filter(budget, share, part, coun
 @settings(max_examples=40, deadline=None)
 def test_with_gaussian_noise_hardly_more_would_fit(budget, share):
     spent = share * budget.capacity
-    more = budget.headroom(spent).gaussian * 1.001
+    more = budget.remaining(spent).gaussian * 1.001
     if more:
         assert not fits(budget, spent, Spend("d", calibrate_release(Gaussian(1.0), more, budget.delta)))
 
@@ -66,13 +75,13 @@ def test_the_gaussian_epsilon_is_that_of_its_exact_profile():
             ) / delta - 1,
             (1.0, 2.0), solver="anderson",
         )  # fmt: skip
-    assert headroom(left, order, delta).gaussian == pytest.approx(float(found), rel=1e-5)
-    assert headroom(left, order, delta).gaussian < float(found)
+    assert remaining(left, order, delta).gaussian == pytest.approx(float(found), rel=1e-5)
+    assert remaining(left, order, delta).gaussian < float(found)
 
 
 def test_nothing_fits_where_nothing_is_left():
     for left in (0.0, -1.0, -math.inf):
-        assert headroom(left, 9.0, 1e-6) == Headroom(0.0, 0.0)
+        assert remaining(left, 9.0, 1e-6) == Remaining(0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +123,11 @@ def test_the_refusal_when_nothing_is_left():
     assert "3 of 3 is spent, and this would make it 4.13. Nothing more fits." in str(
         refusal(budget, budget.capacity, Spend("d", Gaussian(2.0)))
     )
-    told = str(refusal(budget, math.inf, Spend("d", Gaussian(2.0))))
-    assert "∞ of 3 is spent, and this would make it ∞. Nothing more fits." in told
-    told = str(refusal(budget, 0.0, Spend("d", NotPrivate())))
-    assert "In ε at this δ and order: 0 of 3 is spent, and this would make it ∞." in told
-    assert "times the noise" not in told
+    reported = str(refusal(budget, math.inf, Spend("d", Gaussian(2.0))))
+    assert "∞ of 3 is spent, and this would make it ∞. Nothing more fits." in reported
+    reported = str(refusal(budget, 0.0, Spend("d", NotPrivate())))
+    assert "In ε at this δ and order: 0 of 3 is spent, and this would make it ∞." in reported
+    assert "times the noise" not in reported
 
 
 @given(

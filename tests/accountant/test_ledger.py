@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DatabaseError, IntegrityError
 
-from accountant import schema
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.chain import LedgerBroken
 from accountant.errors import InputError, LedgerUnavailable, OlderLedger
-from accountant.events import Gaussian, Laplace, NotPrivate
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency, NeighbouringMismatch
-from accountant.outbox import Progress, TokenAlreadyUsed
+from accountant.events import Adjacency, Gaussian, Laplace, NeighbouringMismatch, NotPrivate
+from accountant.ledger import schema
+from accountant.ledger.chain import LedgerBroken
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.outbox import Progress, TokenAlreadyUsed
+from accountant.ledger.storage import fetch
 from accountant.spending import Spend
-from accountant.storage import fetch
 
 
 @pytest.fixture
@@ -168,8 +167,8 @@ def test_totals_survive_reopening_and_writers_in_turns(url):
 
 
 def test_totals_in_the_chain_are_completed_from_the_rows_after_them(url, monkeypatch):
-    monkeypatch.setattr("accountant.totals.CHECKPOINT_ROWS", 4)
-    monkeypatch.setattr("accountant.totals.ROWS_PER_PAYER", 0)
+    monkeypatch.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 4)
+    monkeypatch.setattr("accountant.ledger.totals.ROWS_PER_PAYER", 0)
     with Ledger(url) as ledger:
         budget = ledger.set_budget("d", Budget(50.0, 1e-5))
         for number in range(11):
@@ -366,7 +365,7 @@ def test_a_ledger_that_cannot_be_used_is_explained(url, monkeypatch):
     path = url.removeprefix("sqlite:///")
     with Ledger(url) as ledger:
         ledger.reserve([Spend("d", Gaussian(1.0))])
-    monkeypatch.setattr("accountant.storage.BUSY_SECONDS", 0)
+    monkeypatch.setattr("accountant.ledger.storage.BUSY_SECONDS", 0)
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with Ledger(url, create=False) as ledger, pytest.raises(LedgerUnavailable, match="database is locked"):
@@ -426,8 +425,8 @@ def test_a_forked_child_makes_its_own_connections(ledger):
 
 
 def test_importing_the_ledger_does_not_load_torch_or_dp_accounting():
-    code = "import sys, accountant.ledger, accountant.audit; print([m for m in ('torch', 'dp_accounting', 'opacus', "
-    code += "'flwr', 'privfair', 'matplotlib') if m in sys.modules])"
+    code = "import sys, accountant.ledger.ledger, accountant.audit; print([m for m in ('torch', 'dp_accounting', "
+    code += "'opacus', 'flwr', 'privfair', 'matplotlib') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
 

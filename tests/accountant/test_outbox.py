@@ -7,11 +7,11 @@ import sqlite3
 import pytest
 from sqlalchemy.exc import DatabaseError
 
-from accountant import schema
 from accountant.audit import audit
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
-from accountant.outbox import Progress, Reservation, TokenAlreadyUsed
+from accountant.ledger import schema
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.outbox import Progress, Reservation, TokenAlreadyUsed
 from accountant.spending import Spend
 
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from accountant.errors import InputError
-from accountant.fingerprint import canonical_cell, fingerprint_columns, fingerprint_csv
-from accountant.signing import OwnerKey
+from accountant.ledger.signing import OwnerKey, canonical_cell, fingerprint_columns, fingerprint_csv
 
 KEY = OwnerKey(bytes(range(32)))
 TABLE = {"age": [31, 45, 60], "income": [1.5, np.nan, 2e6], "sex": ["F", "M", "F"]}

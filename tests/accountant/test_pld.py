@@ -16,6 +16,7 @@ from accountant import bounds, pld
 from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -23,13 +24,14 @@ from accountant.events import (
     FixedSizeSampled,
     Gaussian,
     Laplace,
+    Neighbouring,
     Nothing,
     NotPrivate,
     PoissonSampled,
     Repeated,
+    Unit,
 )
-from accountant.foreign import from_dp_event
-from accountant.neighbouring import Adjacency, Neighbouring, Unit
+from accountant.interop import from_dp_event
 from accountant.pld import pld_delta, pld_epsilon
 from accountant.pld_profiles import amplified_curve, gaussian_delta, poisson_curves, unsampled_curve
 

@@ -15,14 +15,14 @@ from sqlalchemy.exc import DatabaseError
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.chain import LedgerBroken
 from accountant.errors import InputError, LedgerUnavailable, OlderLedger
 from accountant.events import Gaussian, Laplace, PoissonSampled
-from accountant.ledger import Ledger
-from accountant.outbox import Progress, TokenAlreadyUsed
-from accountant.signing import OwnerKey
+from accountant.ledger.chain import LedgerBroken
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import not_remembered
+from accountant.ledger.outbox import Progress, TokenAlreadyUsed
+from accountant.ledger.signing import OwnerKey
 from accountant.spending import Spend
-from accountant.state import not_remembered
 from tests.accountant.test_faults import kill_while_releasing, prepare_for_kills, race_for_a_budget
 
 pytestmark = pytest.mark.slow

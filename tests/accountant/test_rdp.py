@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -26,9 +27,7 @@ from accountant.events import (
     PoissonSampled,
     Repeated,
 )
-from accountant.neighbouring import Adjacency
-from accountant.rdp import DEFAULT_ORDERS, rdp
-from accountant.rdp_moments import Pair, log_moment
+from accountant.rdp import DEFAULT_ORDERS, Pair, log_moment, rdp
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE
 AGREE = 1e-6
@@ -234,7 +233,7 @@ def test_unsampled_discrete_gaussian_is_at_most_its_bound_and_meets_it() -> None
 
 def test_a_fine_grid_is_thinned_without_changing_the_sum() -> None:
     """The step between nodes is several grid points here; the oracle sums all of them."""
-    from accountant.rdp_nodes import gaussian_nodes
+    from accountant.rdp import gaussian_nodes
 
     steps, scale, rate, order = 40, 60.0, 0.2, 6.0
     nodes = gaussian_nodes(scale / steps, 16.0, 0.0, steps)

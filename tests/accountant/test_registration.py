@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from accountant import chain, registration
 from accountant.accountant import Accountant
 from accountant.audit import audit
-from accountant.books import BUDGET, settled
 from accountant.budget import Budget
 from accountant.errors import InputError, Refused
 from accountant.events import Event, Gaussian, NotPrivate, canonical_json
-from accountant.fingerprint import canonical_cell, fingerprint_columns, fingerprint_csv, key_of
-from accountant.ledger import Ledger
-from accountant.signing import OwnerKey
+from accountant.ledger import chain
+from accountant.ledger import datasets as registration
+from accountant.ledger.datasets import BUDGET, settled
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.signing import OwnerKey, canonical_cell, fingerprint_columns, fingerprint_csv, key_of
 from accountant.spending import Draft, Spend, require_group
 
 KEY, OTHER = OwnerKey(bytes(range(32))), OwnerKey(bytes(32))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from privfair.aggregation import KeyPair, new_keys
+from privfair.secure_aggregation import KeyPair, new_keys
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from privfair.aggregation import (
+from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
     Damaged,
@@ -188,7 +188,7 @@ def test_what_does_not_go_together(scheme, keys, fixed, text, bfv_keys):
 
 
 def test_importing_the_package_does_not_import_tenseal():
-    program = "import sys, privfair.aggregation; print('tenseal' in sys.modules)"
+    program = "import sys, privfair.secure_aggregation; print('tenseal' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "False"
 
@@ -196,7 +196,7 @@ def test_importing_the_package_does_not_import_tenseal():
 def test_without_tenseal_the_error_tells_what_to_do():
     program = (
         "import sys; sys.modules['tenseal'] = None\n"
-        "from privfair.aggregation import aggregators, new_keys\n"
+        "from privfair.secure_aggregation import aggregators, new_keys\n"
         "aggregators('plain', None, fixed_point=None)\n"
         "try: new_keys('bfv')\n"
         "except ValueError as error: print(error)\n"

@@ -10,10 +10,11 @@ import pytest
 import tenseal
 
 from accountant.errors import InputError
-from privfair.aggregation import KeyPair, load_client, load_server, new_keys, plain_keys, seal
-from privfair.aggregation.bfv import PARAMETERS, BfvServer
-from privfair.aggregation.keys import _client, _server
-from privfair.aggregation.seal import Parameters
+from privfair.secure_aggregation import KeyPair, load_client, load_server, new_keys, plain_keys
+from privfair.secure_aggregation import tenseal as seal
+from privfair.secure_aggregation.bfv import PARAMETERS, BfvServer
+from privfair.secure_aggregation.keys import _client, _server
+from privfair.secure_aggregation.tenseal import Parameters
 
 
 @pytest.fixture(params=["bfv", "ckks"])

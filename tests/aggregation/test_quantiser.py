@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from privfair.aggregation import MODULI, FixedPoint
+from privfair.secure_aggregation import MODULI, FixedPoint
 
 CODE = FixedPoint(range=2.0, weight_sum=1.0, contributors=4, modulus=MODULI["bfv"])
 

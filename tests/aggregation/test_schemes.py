@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from privfair.aggregation import (
+from privfair.secure_aggregation import (
     Ciphertext,
     Damaged,
     KeyPair,
@@ -29,11 +29,10 @@ from privfair.aggregation import (
     new_keys,
     plain_keys,
     read_frame,
-    seal,
 )
-from privfair.aggregation.bfv import BfvClient
-from privfair.aggregation.ckks import PARAMETERS, UNIT
-from privfair.aggregation.flooding import SIGMA
+from privfair.secure_aggregation import tenseal as seal
+from privfair.secure_aggregation.bfv import BfvClient
+from privfair.secure_aggregation.ckks import PARAMETERS, SIGMA, UNIT
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

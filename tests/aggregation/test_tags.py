@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from privfair.aggregation import (
+from privfair.secure_aggregation import (
     MODULI,
     BadCiphertext,
     Ciphertext,
@@ -21,13 +21,12 @@ from privfair.aggregation import (
     WholeNumbers,
     aggregators,
     load_client,
-    seal,
 )
-from privfair.aggregation.bfv import PARAMETERS as BFV
-from privfair.aggregation.ciphertext import require_resumable
-from privfair.aggregation.ckks import PARAMETERS as CKKS
-from privfair.aggregation.ckks import UNIT
-from privfair.aggregation.tags import Contributor, Tagging, TagKey, _inner
+from privfair.secure_aggregation import tenseal as seal
+from privfair.secure_aggregation.bfv import PARAMETERS as BFV
+from privfair.secure_aggregation.ciphertext import Contributor, Tagging, TagKey, _inner, require_resumable
+from privfair.secure_aggregation.ckks import PARAMETERS as CKKS
+from privfair.secure_aggregation.ckks import UNIT
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SIZE = 5000  # two chunks

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.aggregation import MODULI, FixedPoint, TooMany, WholeNumbers, WrongEncoding, aggregators, new_keys
+from privfair.secure_aggregation import MODULI, FixedPoint, TooMany, WholeNumbers, WrongEncoding, aggregators, new_keys
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "plain"])

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import privfair
-from privfair.algorithms.agnostic import project_to_simplex
-from privfair.algorithms.fairfed import fairfed_weights, gaps
-from privfair.algorithms.fedfb import conditional_weights, parity_weights
 from privfair.datasets.records import ClientData
+from privfair.federated.algorithms.baselines import (
+    conditional_weights,
+    fairfed_weights,
+    gaps,
+    parity_weights,
+    project_to_simplex,
+)
 from tests.end_to_end.federations import toy
 
 SMALL = {"data": {"clients": 4, "records": 60}, "federation": {"rounds": 3, "local_epochs": 2, "batch_size": 20}}

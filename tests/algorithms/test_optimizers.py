@@ -9,9 +9,9 @@ import pytest
 
 import privfair
 from privfair.config import Config
-from privfair.optimizers import FedAdam, FedAvg, FedAvgM
-from privfair.round import begin, run_round
-from privfair.setting import build
+from privfair.federated.optimizers import FedAdam, FedAvg, FedAvgM
+from privfair.federated.round import begin, run_round
+from privfair.runs.assembly import build
 
 THETA, DELTA = np.array([1.0, -2.0]), np.array([0.5, 0.25])
 
@@ -47,14 +47,14 @@ def small(optimizer: str, **federation: object) -> Config:
 def test_scaffold_server_control_is_the_weighted_mean_of_the_clients() -> None:
     """c = Σ ν_k c_k after every round, also when only some clients train."""
     config = small("scaffold", clients_per_round=2)
-    setting = build(config)
-    state = begin(setting.server)
+    simulation = build(config)
+    state = begin(simulation.server)
     for _ in range(4):
-        state = run_round(state, setting.server)
-    mean = np.zeros_like(setting.replica.parameters)
-    for k, control in setting.backend.client_state().items():
-        mean += state.terms.weights[int(k)] * control
-    np.testing.assert_allclose(setting.replica.memory["control"], mean, atol=1e-12)
+        state = run_round(state, simulation.server)
+    mean = np.zeros_like(simulation.replica.parameters)
+    for k, control in simulation.backend.client_state().items():
+        mean += state.release_plan.weights[int(k)] * control
+    np.testing.assert_allclose(simulation.replica.memory["control"], mean, atol=1e-12)
 
 
 def test_scaffold_with_one_client_is_fedavg() -> None:
@@ -72,10 +72,10 @@ def test_fedprox_pulls_to_the_start() -> None:
     """A large μ keeps clients at the start; μ = 0 is FedAvg."""
 
     def distance(optimizer: str, proximal: float) -> float:
-        setting = build(small(optimizer, proximal=proximal, learning_rate=0.01, rounds=1))
-        start = setting.replica.parameters
-        run_round(begin(setting.server), setting.server)
-        return float(np.linalg.norm(setting.replica.parameters - start))
+        simulation = build(small(optimizer, proximal=proximal, learning_rate=0.01, rounds=1))
+        start = simulation.replica.parameters
+        run_round(begin(simulation.server), simulation.server)
+        return float(np.linalg.norm(simulation.replica.parameters - start))
 
     assert distance("fedprox", 0.0) == pytest.approx(distance("fedavg", 0.0))
     assert distance("fedprox", 50.0) < 0.7 * distance("fedavg", 0.0)
@@ -85,13 +85,13 @@ def test_sampled_clients_are_unbiased() -> None:
     """The mean update over cohorts of 2 of 4 clients is the update of all (1 local step; 5 standard errors)."""
 
     def update(round_number: int, clients: int | None) -> np.ndarray:
-        setting = build(small("fedavg", clients_per_round=clients, local_epochs=1, batch_size=1000))
-        state, start = begin(setting.server), setting.replica.state()
+        simulation = build(small("fedavg", clients_per_round=clients, local_epochs=1, batch_size=1000))
+        state, start = begin(simulation.server), simulation.replica.state()
         moved = []
         for r in range(round_number):
-            setting.replica.restore(start)
-            run_round(replace(state, round=r), setting.server)
-            moved.append(setting.replica.parameters - start["parameters"])
+            simulation.replica.restore(start)
+            run_round(replace(state, round=r), simulation.server)
+            moved.append(simulation.replica.parameters - start["parameters"])
         return np.array(moved)
 
     whole = update(60, None).mean(axis=0)

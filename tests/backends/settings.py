@@ -8,7 +8,7 @@ import numpy as np
 
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
-from privfair.experiment import RunOutcome
+from privfair.runs.loop import RunOutcome
 
 SIZES = (50, 7, 23, 0, 36)  # ragged; one client has nothing to train on
 
@@ -52,7 +52,7 @@ def config(*, rounds: int = 1, seed: int = 0, dtype: str = "float64", **case: An
 
 def distance(first: RunOutcome, second: RunOutcome) -> float:
     """The largest difference between two runs' parameters."""
-    return float(np.abs(first.setting.replica.parameters - second.setting.replica.parameters).max())
+    return float(np.abs(first.simulation.replica.parameters - second.simulation.replica.parameters).max())
 
 
 def history_distance(first: RunOutcome, second: RunOutcome) -> float:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfair.backends.stacked import build_stacked
-from privfair.backends.stacked.engine import Engine
-from privfair.backends.stacked.runs import clients_of
 from privfair.config import Config
-from privfair.messages import Parameters, Scores, ScoresRequest
+from privfair.engines.batched.engine import Engine
+from privfair.federated.messages import Parameters, Scores, ScoresRequest
+from privfair.runs.batched import build_stacked, clients_of
 
 
 @pytest.mark.parametrize("extra", [-3, 0, 5])  # 5 more than there are: noisy counts may promise too much
 def test_scores_are_those_the_client_would_share(extra: int) -> None:
     config = Config.build({"data": {"name": "synthetic"}, "model": {"name": "mlp", "hidden": [4]}})
-    [setting] = build_stacked([config])
-    clients = clients_of(setting)
-    model = Parameters(setting.replica.parameters)
+    [simulation] = build_stacked([config])
+    clients = clients_of(simulation)
+    model = Parameters(simulation.replica.parameters)
     asked = [(c, ScoresRequest(2, model, np.maximum(c.cell_counts + extra, 0))) for c in clients]
     found = Engine(clients).replies(asked)
     for (client, request), reply in zip(asked, found, strict=True):

@@ -15,20 +15,33 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from torch import nn
 
-from privfair.backends.stacked.fused_layers import backward_layer, forward_layer
-from privfair.backends.stacked.fused_private import clipped_sums
-from privfair.backends.stacked.fused_slopes import Outcome, add_own, sorted_order, task_slopes
-from privfair.backends.stacked.fused_training import backward, forward, layer, starts, sum_layers
-from privfair.backends.stacked.fused_witness import add_tracked, can_be_packed, packed_witness
-from privfair.clients.task import TaskKind
 from privfair.datasets.records import Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import notion_by_name
+from privfair.engines.batched.compiled.training import (
+    Outcome,
+    add_own,
+    backward,
+    clipped_sums,
+    forward,
+    layer,
+    sorted_order,
+    starts,
+    sum_layers,
+    task_slopes,
+)
+from privfair.engines.batched.compiled.witness import (
+    add_tracked,
+    backward_layer,
+    can_be_packed,
+    forward_layer,
+    packed_witness,
+)
+from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import NoisyScores, SharedScores, TrackedPenalty
 from privfair.kernels import EnergyKernel
 from privfair.kernels.mmd import Pair
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.record_arithmetic import grid_of
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.models import TaskKind
+from privfair.per_record import grid_of
 
 F64 = np.dtype(np.float64)
 WIDTHS = [(3, 1), (5, 4, 1), (7, 16, 1), (6, 5, 9, 1), (11, 8, 3, 2, 1)]

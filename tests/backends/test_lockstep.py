@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from privfair.backends.stacked.lockstep import Ended, Failed, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 
 
 def adder(number: int, questions: int) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from privfair.backends.stacked.networks import Functional, Network, Networks, Perceptron
+from privfair.engines.batched.networks import Functional, Network, Networks, Perceptron
 from privfair.models import FlatModel, build_module
 from tests.backends import modules
 

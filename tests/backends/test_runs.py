@@ -7,21 +7,20 @@ import pytest
 import torch
 
 from accountant.errors import InputError
-from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.backends.stacked.backend import Stacked
-from privfair.backends.stacked.chunks import cut
-from privfair.backends.stacked.evaluation import energy_mmd2
-from privfair.backends.stacked.metering import shared_size
-from privfair.backends.stacked.runs import clients_of, fitting, planned_numbers
-from privfair.evaluation import Row
-from privfair.experiment import RunOutcome, run
+from privfair.engines.batched.backend import Stacked
+from privfair.engines.batched.evaluation import energy_mmd2
+from privfair.engines.batched.lockstep import shared_size
+from privfair.engines.batched.networks import cut
+from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import Predicted, penalty_mmd2
 from privfair.fairness.tracking import SharedScores
-from privfair.kernels.energy import EnergyKernel
-from privfair.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
-from privfair.metering import size
-from privfair.replies import ReplyCheck
-from privfair.setting import build
+from privfair.federated.exchange import size
+from privfair.federated.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
+from privfair.federated.reply_check import ReplyCheck
+from privfair.kernels.families import EnergyKernel
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, clients_of, fitting, planned_numbers, run_stacked
+from privfair.runs.loop import RunOutcome, run
 from tests.backends.settings import config, distance, federation
 
 
@@ -30,7 +29,7 @@ def test_chunks_of_runs_change_nothing() -> None:
     configs = [config(rounds=2, seed=s) for s in range(5)]
     whole = run_stacked(build_stacked(configs, data), threads=1)
     parts = run_stacked(build_stacked(configs, data), threads=1, runs_at_once=2)
-    assert [o.setting.config.run.seed for o in parts] == list(range(5))
+    assert [o.simulation.config.run.seed for o in parts] == list(range(5))
     assert max(distance(a, b) for a, b in zip(whole, parts, strict=True)) <= 1e-12
 
 
@@ -42,7 +41,7 @@ def test_lines_and_outcomes_are_told_as_they_come() -> None:
         lines.append((number, row["round"]))
 
     def finished(number: int, outcome: RunOutcome) -> None:
-        assert outcome.state.round == outcome.setting.config.federation.rounds
+        assert outcome.state.round == outcome.simulation.config.federation.rounds
         ends.append(number)
 
     configs = [config(rounds=3), config(rounds=1)]
@@ -85,24 +84,24 @@ def test_runs_on_the_same_data_share_their_tensors() -> None:
 
 
 def test_a_single_run_can_use_the_backend_directly() -> None:
-    setting = build(config(rounds=1), federation())
-    clients = clients_of(setting)
-    adder, size = setting.server.adder, setting.replica.contribution_size
-    backend = Stacked(clients, ReplyCheck(adder, cells=len(setting.cells), contribution_size=size))
-    setting.backend.inner = backend
+    simulation = build(config(rounds=1), federation())
+    clients = clients_of(simulation)
+    adder, size = simulation.server.adder, simulation.replica.contribution_size
+    backend = Stacked(clients, ReplyCheck(adder, cells=len(simulation.cells), contribution_size=size))
+    simulation.backend.inner = backend
     assert backend.clients == 5
-    assert distance(run(setting), run(build(config(rounds=1), federation()))) <= 1e-9
+    assert distance(run(simulation), run(build(config(rounds=1), federation()))) <= 1e-9
 
 
 def test_mmd2_of_many_runs_is_that_of_each() -> None:
     data = federation(groups=3)
-    setting = build(config(), data)
+    simulation = build(config(), data)
     records = data.pooled_train()
     scores = np.round(np.random.default_rng(0).random((4, len(records))), 2)
-    found = energy_mmd2(scores, setting.cells, setting.cells.membership(records))
+    found = energy_mmd2(scores, simulation.cells, simulation.cells.membership(records))
     for row, value in zip(scores, found, strict=True):
         predicted = Predicted(records, row, row, row)
-        assert value == pytest.approx(penalty_mmd2(predicted, setting.cells, EnergyKernel()), abs=1e-12)
+        assert value == pytest.approx(penalty_mmd2(predicted, simulation.cells, EnergyKernel()), abs=1e-12)
 
 
 def test_jobs_are_cut_by_their_largest() -> None:
@@ -119,10 +118,10 @@ def test_bytes_are_counted_as_without_shortcuts() -> None:
 
 
 def test_rounds_are_told_as_they_are_done() -> None:
-    told: list[float] = []
+    reported: list[float] = []
     configs = [config(rounds=4), config(rounds=2), config(rounds=4, method="fedfb")]
-    run_stacked(build_stacked(configs, federation()), progress=told.append)
-    steps = [step for step in told if step]
+    run_stacked(build_stacked(configs, federation()), progress=reported.append)
+    steps = [step for step in reported if step]
     assert sum(steps) == pytest.approx(3)
     assert len(steps) >= 4  # rounds, not runs
     assert max(steps) == pytest.approx(1 / 4 + 1 / 2)  # fedfb shares no scores: its rounds are at other moments

@@ -8,13 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privfair.backends.stacked.rules import OwnEnergy, Step
-from privfair.backends.stacked.slopes import TIE, EnergySums, padded
 from privfair.datasets.records import Schema, SensitiveAttribute
+from privfair.engines.batched.compiled.witness import TIE, EnergySums, padded
+from privfair.engines.batched.objectives import OwnEnergy, Step
 from privfair.fairness import tracking
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import STATISTICAL_PARITY
-from privfair.kernels.energy import EnergyKernel
+from privfair.fairness.notions import STATISTICAL_PARITY, Cells
+from privfair.kernels.families import EnergyKernel
 from privfair.kernels.witness import Embedding
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.experiment import RunOutcome, run
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.loop import RunOutcome, run
 from tests.backends.settings import config, distance, federation, history_distance
 
 CASES: list[dict[str, Any]] = [
@@ -68,14 +68,16 @@ def test_a_full_run_is_the_same_to_1e_5(both: Both, case: int) -> None:
     assert distance(stacked, sequential) <= 1e-5
     assert history_distance(stacked, sequential) <= 1e-5
     assert stacked.state.round == sequential.state.round == 5
-    backends = stacked.setting.backend, sequential.setting.backend
+    backends = stacked.simulation.backend, sequential.simulation.backend
     assert backends[0].bytes_up == backends[1].bytes_up
     assert backends[0].bytes_down == backends[1].bytes_down
 
 
 def test_training_moved_the_model(both: Both) -> None:
     for stacked, _ in both[1]:
-        moved = stacked.setting.replica.parameters - build(stacked.setting.config, federation()).replica.parameters
+        moved = (
+            stacked.simulation.replica.parameters - build(stacked.simulation.config, federation()).replica.parameters
+        )
         assert abs(moved).max() > 1e-3
 
 
@@ -92,7 +94,7 @@ def test_single_precision_is_the_same_to_its_rounding() -> None:
     data = federation()
     configs = [config(rounds=2, dtype="float32", method=m) for m in ("mmd_fedavg", "local_fairness", "fedavg")]
     for stacked, c in zip(run_stacked(build_stacked(configs, data), threads=1), configs, strict=True):
-        assert stacked.setting.replica.parameters.dtype == "float32"
+        assert stacked.simulation.replica.parameters.dtype == "float32"
         assert distance(stacked, run(build(c, data))) <= 1e-4
 
 
@@ -107,5 +109,5 @@ def test_a_mixed_stack_gives_each_run_what_it_gets_alone() -> None:
     for outcome, c in zip(together, configs, strict=True):
         (alone,) = run_stacked(build_stacked([c], data), threads=1)
         assert distance(outcome, alone) <= 1e-12
-    values = {round(float(o.setting.replica.parameters.sum()), 6) for o in together}
+    values = {round(float(o.simulation.replica.parameters.sum()), 6) for o in together}
     assert len(values) == len(configs)  # no two runs were mixed up

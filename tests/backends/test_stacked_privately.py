@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.backends.stacked.private_draws import Draws, private_draws
-from privfair.clients.opacus_engine import NoisyMean
+from privfair.clients.dp_sgd import NoisyMean
 from privfair.config import Config
-from privfair.experiment import run
+from privfair.engines.batched.private_training import Draws, private_draws
+from privfair.federated.messages import PrivateWork
 from privfair.mechanisms.entropy import SystemEntropy
-from privfair.messages import PrivateWork
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.loop import run
 from tests.backends.settings import config, distance, federation, history_distance
-from tests.clients.setting import seeded
+from tests.clients.simulation import seeded
 
 WORK = PrivateWork(steps=1, sampling_rate=1.0, noise_multiplier=0.0, max_grad_norm=0.5, divisor=1.0, learning_rate=1.0)
 SIZES = (50, 31, 23, 0, 36)
@@ -97,14 +97,17 @@ def test_private_runs_are_those_of_the_sequential_engine(cases: list[dict[str, A
         alone = run(build(private_config(tmp_path / "alone", **{**case}), data))
         assert distance(outcome, alone) <= 1e-9, case
         assert history_distance(outcome, alone) <= 1e-9, case
-        assert outcome.setting.private is not None
-        assert alone.setting.private is not None
-        spends = [o.setting.private.books.ledger.spends(run=o.setting.private.books.run) for o in (outcome, alone)]  # type: ignore[union-attr]
+        assert outcome.simulation.private is not None
+        assert alone.simulation.private is not None
+        spends = [
+            o.simulation.private.run_ledger.ledger.spends(run=o.simulation.private.run_ledger.run)
+            for o in (outcome, alone)
+        ]  # type: ignore[union-attr]
         prices = [sorted((s.client, s.channel, s.round or 0, str(s.event)) for _, s in rows) for rows in spends]
         assert prices[0] == prices[1]
         assert prices[0]
-        for setting in (outcome.setting, alone.setting):
-            setting.private.close()  # type: ignore[union-attr]
+        for simulation in (outcome.simulation, alone.simulation):
+            simulation.private.close()  # type: ignore[union-attr]
 
 
 # parameters after three rounds in single precision, as version 0.1.0 (one matrix product over all records) had them
@@ -167,7 +170,7 @@ def test_runs_agree_with_the_version_before_to_single_precision(name: str, engin
     # 5 steps a round: the gradient of a step, clipped to 1 and a mean, has sums of up to 5 terms in single precision on
     # its way forward and back, and steps are a tenth of it; a model below 1 is rounded once a round
     error = 3 * (5 * 0.1 * 2 * 5 * 2.0**-24 + 2.0**-24)
-    found = outcome.setting.replica.parameters
+    found = outcome.simulation.replica.parameters
     assert np.abs(found - np.array(before)).max() <= error
-    assert outcome.setting.private is not None
-    outcome.setting.private.close()
+    assert outcome.simulation.private is not None
+    outcome.simulation.private.close()

@@ -12,8 +12,8 @@ import pytest
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from privfair.backends.stacked import build_stacked, run_stacked
-from privfair.backends.stacked.runs import planned_numbers
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.batched import planned_numbers
 from privfair.config import Config
 
 def memory(name):

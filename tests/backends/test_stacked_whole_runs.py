@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from privfair.backends.stacked import build_stacked, run_stacked
 from privfair.config import Config
-from privfair.experiment import RunOutcome, run
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.loop import RunOutcome, run
 from privfair.sweeps.jobs import METHODS, WITHOUT_LAMBDA
 from tests.backends.settings import distance, history_distance
 
@@ -53,7 +53,7 @@ def test_a_whole_run_is_the_same_to_1e_5(case: tuple[str, float]) -> None:
     assert together.state.round == alone.state.round == ROUNDS
     assert distance(together, alone) <= 1e-5
     assert history_distance(together, alone) <= 1e-5
-    assert (together.setting.backend.bytes_up, together.setting.backend.bytes_down) == (
-        alone.setting.backend.bytes_up,
-        alone.setting.backend.bytes_down,
+    assert (together.simulation.backend.bytes_up, together.simulation.backend.bytes_down) == (
+        alone.simulation.backend.bytes_up,
+        alone.simulation.backend.bytes_down,
     )

@@ -11,12 +11,12 @@ import pytest
 from scipy import special, stats
 
 from accountant.bounds import spent
+from accountant.conversion import gaussian_delta
 from accountant.events import Gaussian, Laplace, PoissonSampled, Repeated
-from accountant.gaussian_profile import gaussian_delta
 from privfair.kernels.base import Kernel
 from privfair.kernels.comparison import Deconvolved, variance_factor
+from privfair.kernels.families import parse_kernel, parse_noise
 from privfair.kernels.mmd import mmd2_estimate
-from privfair.kernels.parse import parse_kernel, parse_noise
 from privfair.kernels.witness import witness
 from privfair.mechanisms.noise import Noise
 from privfair.reports.explorer import write_explorer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privfair.kernels.families import parse_kernel, parse_noise
 from privfair.kernels.mmd import mmd2_estimate
-from privfair.kernels.parse import parse_kernel, parse_noise
 from privfair.reports.explorer import write_explorer
 from tests.browser.explorer_pages import DONE, open_page
 from tests.browser.waiting import wait_until

@@ -13,8 +13,8 @@ import pytest
 from accountant import Budget, Gaussian, Laplace, Ledger
 from accountant.audit import audit
 from accountant.spending import Spend
+from privfair.numbers import shown
 from privfair.reports.audit_page import audit_page
-from privfair.reports.numbers import shown
 from privfair.reports.pages import write_page
 from privfair.reports.run_page import run_page
 from privfair.reports.sweep_page import sweep_page
@@ -78,9 +78,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for client in ("north", "<i>south</i>"):
             ledger.reserve([Spend("patients", Gaussian(9.0), client, "", "updates", "r1", count=9)])
             ledger.reserve([Spend("patients", Laplace(30.0), client, f"sex={g}", "scores", "r1") for g in "FM"])
-        books = audit_page(audit(ledger))
+        run_ledger = audit_page(audit(ledger))
     texts = (run_page(private), run_page(free), run_page(free, include_private=True),
-             sweep_page(sweep, include_private=True), books)  # fmt: skip
+             sweep_page(sweep, include_private=True), run_ledger)  # fmt: skip
     found = {name: folder / f"{number}.html" for number, name in enumerate(NAMES)}
     for name, text in zip(NAMES, texts, strict=True):
         write_page(text, found[name])

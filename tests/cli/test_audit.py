@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from accountant import Budget, Gaussian, InputError, Laplace, Ledger, NotPrivate, PoissonSampled, epsilon
 from accountant.audit import Line
-from accountant.exposure import Epsilon, Exposure
-from accountant.signing import OwnerKey
+from accountant.ledger.signing import OwnerKey
 from accountant.spending import Spend
+from accountant.worst_case import Epsilon, WorstCase
 from privfair.cli import audit as command
 from privfair.cli.audit import SHOWN_LINES, _add_lines
-from privfair.run_names import run_name
+from privfair.privacy.run_ledger import run_name
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(command.audit)
@@ -243,8 +243,8 @@ def test_signatures_are_checked_with_the_key(tmp_path):
     other = OwnerKey.create(tmp_path / "other.key")
     wrong = run("--ledger", address, "--no-pld", "--key", str(tmp_path / "other.key")).exception
     assert isinstance(wrong, InputError)
-    told = f"key must be {key.key_id}: this is not the key of this ledger; found '{other.key_id}'."
-    assert str(wrong).startswith(told)
+    reported = f"key must be {key.key_id}: this is not the key of this ledger; found '{other.key_id}'."
+    assert str(wrong).startswith(reported)
     connection = sqlite3.connect(tmp_path / "l.sqlite")
     connection.execute("DROP TRIGGER entries_no_update")
     connection.execute("UPDATE entries SET count = 5 WHERE sequence = 2")
@@ -349,18 +349,18 @@ def test_options_of_an_attack_without_one_are_refused(url):
 
 
 def test_lines_without_pld_are_told(url, monkeypatch):
-    told = "In the others ε (PLD) is RDP's bound"
-    assert told not in " ".join(run("--ledger", url).stdout.split())
-    monkeypatch.setattr("accountant.audit.Exposure", partial(Exposure, pld_limit=1))
-    assert told in " ".join(run("--ledger", url).stdout.split())
+    reported = "In the others ε (PLD) is RDP's bound"
+    assert reported not in " ".join(run("--ledger", url).stdout.split())
+    monkeypatch.setattr("accountant.audit.WorstCase", partial(WorstCase, pld_limit=1))
+    assert reported in " ".join(run("--ledger", url).stdout.split())
     assert json.loads(run("--ledger", url, "--json").stdout)["datasets"]["patients"]["rdp_for_pld"]
 
 
 def test_runs_with_an_inferred_schema_are_told(url):
-    told = "Runs with “inferred” in their name"
-    assert told not in " ".join(run("--ledger", url).stdout.split())
+    reported = "Runs with “inferred” in their name"
+    assert reported not in " ".join(run("--ledger", url).stdout.split())
     with Ledger(url) as ledger:
         ledger.reserve(
             [Spend("free", Gaussian(9.0), run=run_name("20260101-120000-abcd", "0f", inferred=True, shares=False))]
         )
-    assert told in " ".join(run("--ledger", url).stdout.split())
+    assert reported in " ".join(run("--ledger", url).stdout.split())

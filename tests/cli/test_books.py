@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from privfair.cli.books import json_number, percent, shown
+from privfair.cli.ledger import json_number, percent, shown
 
 
 @pytest.mark.parametrize(

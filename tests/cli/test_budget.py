@@ -8,14 +8,13 @@ from typer.testing import CliRunner
 
 from accountant import Budget, BudgetExceeded, Gaussian, InputError, Ledger, NotPrivate
 from accountant.audit import audit
+from accountant.budget import rounded_down
 from accountant.errors import Refused
-from accountant.fingerprint import fingerprint_csv
-from accountant.headroom import rounded_down
-from accountant.neighbouring import NeighbouringMismatch
-from accountant.signing import OwnerKey
+from accountant.events import NeighbouringMismatch
+from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.spending import Spend
-from privfair.cli.books import percent, shown
 from privfair.cli.budget import app
+from privfair.cli.ledger import percent, shown
 
 
 @pytest.fixture
@@ -72,15 +71,15 @@ def test_epsilon_spent_and_what_fits_are_shown(url, monkeypatch):
     with Ledger(url) as ledger:
         ledger.reserve([Spend("patients", Gaussian(3.0))])
         budget, spent = ledger.budget("patients"), ledger.spent("patients")["", ""]
-    told = json.loads(run("show", "patients", "--ledger", url, "--json").stdout)["budget"]
-    assert told["epsilon_spent"] == budget.epsilon_at(spent)
-    room = budget.headroom(spent)
-    assert told["epsilon_fits"] == {"gaussian": room.gaussian, "pure": room.pure}
+    reported = json.loads(run("show", "patients", "--ledger", url, "--json").stdout)["budget"]
+    assert reported["epsilon_spent"] == budget.epsilon_at(spent)
+    room = budget.remaining(spent)
+    assert reported["epsilon_fits"] == {"gaussian": room.gaussian, "pure": room.pure}
     output = run("show", "--ledger", url).output
     assert "ε spent" in output
     assert max(map(len, output.splitlines()[1:])) <= 80
     assert (
-        f"patients: ε = {shown(told['epsilon_spent'])} of 3 is spent. What certainly still fits: ε of at most "
+        f"patients: ε = {shown(reported['epsilon_spent'])} of 3 is spent. What certainly still fits: ε of at most "
         f"{rounded_down(room.pure)} with δ = 0, or ε of at most {rounded_down(room.gaussian)} at δ = 1e-05 by Gaussian "
         "noise on all records."
     ) in " ".join(output.split())
@@ -90,9 +89,9 @@ def test_a_budget_used_up_without_bound_is_shown(url):
     with Ledger(url) as ledger:
         ledger.reserve([Spend("patients", NotPrivate())])
     set_budget(url)
-    told = run("show", "--ledger", url)
-    assert told.exit_code == 1
-    assert "ε = ∞ of 3 is spent: the budget is exceeded" in " ".join(told.output.split())
+    reported = run("show", "--ledger", url)
+    assert reported.exit_code == 1
+    assert "ε = ∞ of 3 is spent: the budget is exceeded" in " ".join(reported.output.split())
     assert json.loads(run("show", "--ledger", url, "--json").stdout)["datasets"]["patients"]["budget"][
         "epsilon_spent"
     ] == "inf"  # fmt: skip
@@ -125,9 +124,9 @@ def test_lowering_below_what_is_spent_shows_as_exceeded(url):
     set_budget(url, epsilon="1.7")
     with Ledger(url) as ledger:
         budget, spent = ledger.budget("patients"), ledger.spent("patients")["", ""]
-    told = run("show", "--ledger", url)
-    assert told.exit_code == 1
-    output = " ".join(told.output.split())
+    reported = run("show", "--ledger", url)
+    assert reported.exit_code == 1
+    output = " ".join(reported.output.split())
     after, left = shown(budget.epsilon_at(spent)), percent(1 - spent / budget.capacity)
     assert f"patients: ε = {after} of 1.7 is spent: the budget is exceeded. Nothing more fits." in output
     assert "exceeded" in output.partition("patients:")[0]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import privfair
 from privfair.cli import app, calibrate
-from privfair.reports.numbers import shown
-from privfair.summary import summarise
+from privfair.numbers import shown
+from privfair.runs.summary import summarise
 from tests.test_absence import PRIVATE, second_in_round_one, trained
 from tests.test_absence import config as absent_config
 
@@ -242,7 +242,7 @@ def test_a_run_with_clients_that_stayed_away_quotes_its_plan(tmp_path: Path) -> 
     private = {"privacy": {**PRIVATE, "epsilon": 60.0}, "run": {"ledger": url}, "aggregation": {"scheme": "plain"}}
     outcome = trained(absent_config(**private), second_in_round_one)
     privacy = summarise(outcome, None)["privacy"]
-    outcome.setting.private.close()
+    outcome.simulation.private.close()
     assert privacy["epsilon_of"] == "plan"
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "privacy.json").write_text(json.dumps(privacy))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from accountant import Budget, Ledger
-from privfair.cli.doctor import about_machine, diagnose, installed
-from privfair.cli.doctor_checks import CHECKS
+from privfair.cli.doctor import CHECKS, about_machine, diagnose, installed
 from privfair.datasets.registry import DATASETS
 
 PRIVFAIR = Path(sys.executable).parent / "privfair"
@@ -55,11 +54,11 @@ def test_a_broken_part_that_is_needed_gives_exit_code_1_and_the_others_are_tried
     (tmp_path / "flwr.py").write_text("raise ImportError('no flower here')\n")
     done = privfair(tmp_path, "doctor", COLUMNS="120", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout
-    told = " ".join(done.stdout.split())
-    assert "training (torch) broken OSError: libgomp.so: not for this machine → Install privfair again in a" in told
-    assert "encrypted sums (TenSEAL) broken it ended the process (SIGABRT) → Install privfair again" in told
-    assert "privacy ledger (SQLite) works 3 rows written to a temporary ledger and audited" in told
-    assert "Something that privfair needs does not work" in told
+    reported = " ".join(done.stdout.split())
+    assert "training (torch) broken OSError: libgomp.so: not for this machine → Install privfair again in a" in reported
+    assert "encrypted sums (TenSEAL) broken it ended the process (SIGABRT) → Install privfair again" in reported
+    assert "privacy ledger (SQLite) works 3 rows written to a temporary ledger and audited" in reported
+    assert "Something that privfair needs does not work" in reported
     assert "Traceback" not in done.stdout + done.stderr
 
 

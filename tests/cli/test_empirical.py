@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 import privfair
 from accountant import Budget, InputError, Ledger
 from accountant.errors import Refused
-from accountant.neighbouring import Adjacency
+from accountant.events import Adjacency
+from privfair.audit.findings import Finding, Findings
 from privfair.cli import audit as command
-from privfair.cli.empirical import print_findings
-from privfair.empirical.findings import Finding, Findings
+from privfair.cli.audit_empirical import print_findings
 from privfair.mechanisms.count_release import CountNoise
 from tests.empirical.plans import generator_noise
 
@@ -75,25 +75,29 @@ def test_the_json_has_both_bounds_beside_the_claim_and_a_planted_bug_gives_exit_
     arguments = ("--empirical", str(config), "--channel", "counts", "--trials", "90", "--json")
     honest = run(*arguments)
     assert honest.exit_code == 0, honest.output
-    told = json.loads(honest.stdout)
-    (counts,) = told["attacks"]
-    assert told["fine"]
-    assert told["adjacency"] == "add-or-remove"
-    assert (told["confidence"], told["delta"], counts["trials"]) == (0.999, 1e-5, 160)  # 80 of each, of 10 clients
+    reported = json.loads(honest.stdout)
+    (counts,) = reported["attacks"]
+    assert reported["fine"]
+    assert reported["adjacency"] == "add-or-remove"
+    assert (reported["confidence"], reported["delta"], counts["trials"]) == (
+        0.999,
+        1e-5,
+        160,
+    )  # 80 of each, of 10 clients
     assert counts["epsilon"]["upper"] == pytest.approx(1.0, abs=1e-3)
     assert 0 <= counts["epsilon"]["lower"] <= 1.0
-    assert told["epsilon"]["upper"] > 1.0  # the whole plan
-    assert told["membership"]["coin"] == 50
+    assert reported["epsilon"]["upper"] > 1.0  # the whole plan
+    assert reported["membership"]["coin"] == 50
     monkeypatch.setattr(CountNoise, "release", lambda self, counts, entropy: np.asarray(counts, dtype=np.int64))
     broken = run(*arguments)
     assert broken.exit_code == 1
-    told = json.loads(broken.stdout)
-    assert not told["fine"]
-    assert told["attacks"][0]["contradicts"]
-    assert told["attacks"][0]["epsilon"]["lower"] > 1.0
-    assert told["outcome"] == told["attacks"][0]["verdict"] == "violated"
-    assert told["attacks"][0]["p_value"] < told["attacks"][0]["violated_below"] <= 0.0010001
-    assert told["verdict"].startswith("VIOLATED: more can be seen than the claim allows, by counts (server")
+    reported = json.loads(broken.stdout)
+    assert not reported["fine"]
+    assert reported["attacks"][0]["contradicts"]
+    assert reported["attacks"][0]["epsilon"]["lower"] > 1.0
+    assert reported["outcome"] == reported["attacks"][0]["verdict"] == "violated"
+    assert reported["attacks"][0]["p_value"] < reported["attacks"][0]["violated_below"] <= 0.0010001
+    assert reported["verdict"].startswith("VIOLATED: more can be seen than the claim allows, by counts (server")
     shown = run(*arguments[:-1])
     assert shown.exit_code == 1
     assert "VIOLATED" in shown.stdout
@@ -153,10 +157,10 @@ def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path:
     result = privfair.train(privacy=privacy, federation={"rounds": 1}, run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"},
                             aggregation={"scheme": "plain"}, out=out)  # fmt: skip
     rows = Path(tmp_path / "l.sqlite").read_bytes()
-    told = json.loads(run("--empirical", str(out), "--channel", "counts", "--trials", "80", "--json").stdout)
+    reported = json.loads(run("--empirical", str(out), "--channel", "counts", "--trials", "80", "--json").stdout)
     # the plan has room for a release that a crash loses, which this run did not need
-    assert result.privacy["epsilon"]["pld"] < told["epsilon"]["upper"] <= 4.0
-    assert told["attacks"][0]["epsilon"]["upper"] == pytest.approx(
+    assert result.privacy["epsilon"]["pld"] < reported["epsilon"]["upper"] <= 4.0
+    assert reported["attacks"][0]["epsilon"]["upper"] == pytest.approx(
         result.privacy["by_channel"]["counts"]["pld"], rel=1e-3
     )
     assert Path(tmp_path / "l.sqlite").read_bytes() == rows  # the run's own ledger is as it was
@@ -169,17 +173,17 @@ def test_a_finished_run_with_noise_in_shares_is_held_against_both_of_its_claims(
     result = privfair.train(privacy=privacy, federation={"rounds": 1}, fairness={"tracker": "embedding"}, out=out,
                             run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"})  # fmt: skip
     options = ("--channel", "embeddings", "--channel", "run", "--trials", "80")
-    told = json.loads(run("--empirical", str(out), *options, "--json").stdout)
-    assert [(a["channel"], a["adversary"]) for a in told["attacks"]] == [
+    reported = json.loads(run("--empirical", str(out), *options, "--json").stdout)
+    assert [(a["channel"], a["adversary"]) for a in reported["attacks"]] == [
         ("embeddings", "client"),
         ("embeddings", "server and client"),
     ]
-    own, pooled = (a["epsilon"]["upper"] for a in told["attacks"])
+    own, pooled = (a["epsilon"]["upper"] for a in reported["attacks"])
     assert own == pytest.approx(result.privacy["by_channel"]["embeddings"]["pld"], rel=1e-3)
-    assert own < pooled < told["collusion"]["upper"]
+    assert own < pooled < reported["collusion"]["upper"]
     stated = result.privacy["collusion"]["server_and_one_client"]["pld"]
-    assert told["collusion"]["upper"] == pytest.approx(stated, rel=1e-3)
-    assert "noise comes in shares" in told["skipped"]["run"]
+    assert reported["collusion"]["upper"] == pytest.approx(stated, rel=1e-3)
+    assert "noise comes in shares" in reported["skipped"]["run"]
     shown = run("--empirical", str(out), *options, "--figure", "bounds.png")
     assert shown.exit_code == 0
     assert shown.stdout.count("server and client") >= 2  # the attack, and its row under the whole plan

@@ -20,16 +20,16 @@ import privfair
 from accountant.budget import Budget
 from accountant.errors import InputError, Refused
 from accountant.events import Gaussian
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
-from privfair.cli.faults import ended, telling
+from privfair.cli.console import ended, telling
 
 COMMAND = Path(sys.executable).parent / "privfair"
 SMALL = ["data.clients=2", "data.records=40", "federation.local_epochs=1"]
 
 
 def with_set(settings: Sequence[str]) -> list[str]:
-    return [part for setting in settings for part in ("--set", setting)]
+    return [part for simulation in settings for part in ("--set", simulation)]
 
 
 def call(*arguments: object, limit: int | None = None, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -160,12 +160,12 @@ def test_a_full_disk_in_a_sweep_keeps_what_is_finished(tmp_path: Path) -> None:
     full = call(*arguments, "--json", limit=2_500)
     assert full.returncode == 3, full.stderr
     assert "fault: The disk is full" in full.stderr
-    told = re.search(r"(\d+) of 12 runs are saved\. Continue with: privfair sweep", plain(full.stderr))
-    assert told is not None, full.stderr
-    assert 0 < int(told[1]) < 12
+    reported = re.search(r"(\d+) of 12 runs are saved\. Continue with: privfair sweep", plain(full.stderr))
+    assert reported is not None, full.stderr
+    assert 0 < int(reported[1]) < 12
     done = call(*arguments, "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["runs"]["continued"] == int(told[1])
+    assert json.loads(done.stdout)["runs"]["continued"] == int(reported[1])
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ import privfair
 from accountant import Budget, Ledger
 from accountant.errors import InputError
 from privfair.cli import app
-from privfair.cli.init_file import key, quoted
+from privfair.cli.init import key, quoted
 from privfair.config import Config
 from privfair.datasets import load
-from privfair.datasets.profile import profile, rounded
+from privfair.datasets.guess import profile, rounded
 
 AWKWARD = {
     "spaces and quotes": ('the "label"', " income, yearly ", "sex", "branch of bank", ","),
@@ -116,10 +116,10 @@ def test_records_without_a_group_are_told(tmp_path: Path) -> None:
     rows = [[draw.choice(["F", "M", ""]), i % 50, i % 7, draw.choice(["yes", "no"])] for i in range(87)]
     rows += [["X", 40, 1, "no"]] * 3
     path = write(tmp_path / "people.csv", ["sex", "age", "dependants", "hired"], rows)
-    told = run(path, "--out", tmp_path / "people.toml")
+    reported = run(path, "--out", tmp_path / "people.toml")
     without = sum(row[0] == "" for row in rows)
-    assert f"{without} of 90 records have no sex" in " ".join(told.output.split())
-    assert "3 of 90 records are in groups of fewer than 5" in " ".join(told.output.split())
+    assert f"{without} of 90 records have no sex" in " ".join(reported.output.split())
+    assert "3 of 90 records are in groups of fewer than 5" in " ".join(reported.output.split())
     text = (tmp_path / "people.toml").read_text(encoding="utf-8")
     assert 'sex = { values = ["F", "M"], unknown = "drop" }' in text
     notes = load("csv", path=str(path), label="hired", positive="yes", sensitive="sex").notes

@@ -137,15 +137,15 @@ def test_no_number_is_cut_on_eighty_columns(kernel, distances, noise, tmp_path, 
     monkeypatch.chdir(tmp_path)
     asked = ["kernels", "--kernel", kernel, "--noise", noise, "--repeats", "20", "--distances", distances]
     output = run(*asked, cwd=tmp_path).stdout
-    told = json.loads(run(*asked, "--json", cwd=tmp_path).stdout)["comparisons"][0]
+    reported = json.loads(run(*asked, "--json", cwd=tmp_path).stdout)["comparisons"][0]
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= 80
     numbers = NUMBERS.findall(output)
-    for values in told["values"].values():
+    for values in reported["values"].values():
         assert {f"{value:.3f}" for value in values or []} <= set(numbers)
-    for estimate in filter(None, told["mmd2"].values()):
+    for estimate in filter(None, reported["mmd2"].values()):
         assert f"{estimate['value']:.4f} ± {estimate['standard_error']:.4f}" in output
-    for check in filter(None, told["check"].values()):
+    for check in filter(None, reported["check"].values()):
         assert f"{check['mean']:.4f} =" in output or f"{check['mean']:.4f} ≠" in output
     for parameter in NUMBERS.findall(f"{kernel} {noise}"):
         assert parameter in numbers

@@ -65,34 +65,34 @@ def older(ledger, tmp_path) -> Path:
     ],
 )
 def test_an_older_copy_is_refused_by_every_command(privfair, older, tmp_path, command):
-    code, _, told = privfair(*command)
-    assert (code, "older copy" in told, "privfair ledger restore" in told) == (1, True, True), told
+    code, _, reported = privfair(*command)
+    assert (code, "older copy" in reported, "privfair ledger restore" in reported) == (1, True, True), reported
     assert not (tmp_path / "run").exists()
 
 
 def test_an_audit_says_that_it_is_an_older_copy(privfair, older):
-    code, told, _ = privfair("audit", "--no-pld", "--json")
+    code, reported, _ = privfair("audit", "--no-pld", "--json")
     assert code == 1
-    assert "older copy" in json.loads(told)["chain"]["problems"][0]["what"]
+    assert "older copy" in json.loads(reported)["chain"]["problems"][0]["what"]
 
 
 def test_a_restore_needs_a_reason_and_is_then_over(privfair, older):
     assert privfair("ledger", "restore")[0] == 2
-    code, told, _ = privfair("ledger", "restore", "--reason", "disk failed")
-    assert (code, "goes on at row 3" in told, "had seen row 3" in told) == (0, True, True)
+    code, reported, _ = privfair("ledger", "restore", "--reason", "disk failed")
+    assert (code, "goes on at row 3" in reported, "had seen row 3" in reported) == (0, True, True)
     assert privfair("audit", "--no-pld")[0] == 0
-    code, _, told = privfair("ledger", "restore", "--reason", "again")
-    assert (code, "It has them all" in told) == (2, True)
+    code, _, reported = privfair("ledger", "restore", "--reason", "again")
+    assert (code, "It has them all" in reported) == (2, True)
 
 
 def test_a_ledger_with_a_budget_from_elsewhere_is_trusted_first(privfair, ledger, tmp_path, monkeypatch):
     monkeypatch.setenv("PRIVFAIR_STATE", str(tmp_path / "another machine"))
-    code, _, told = privfair("train", *RUN, "--out", "run")
-    assert (code, "privfair ledger trust" in told) == (1, True)
+    code, _, reported = privfair("train", *RUN, "--out", "run")
+    assert (code, "privfair ledger trust" in reported) == (1, True)
     assert not (tmp_path / "run").exists()
-    code, told, _ = privfair("ledger", "trust", "--reason", "moved", "--json")
+    code, reported, _ = privfair("ledger", "trust", "--reason", "moved", "--json")
     assert code == 0
-    assert json.loads(told)["rows"] == 3
+    assert json.loads(reported)["rows"] == 3
     assert "was known already" in privfair("ledger", "trust")[1]
     assert privfair("budget", "set", "synthetic", "--epsilon", "4", "--delta", "1e-5")[0] == 0
 
@@ -147,8 +147,8 @@ def test_odd_addresses_are_bad_input(privfair, tmp_path, monkeypatch, url):
         ("train", *RUN, "--set", f"run.ledger={url}"),
         ("train", "--set", f"run.ledger={url}"),
     ):
-        code, _, told = privfair(*command)
-        assert (code, "ledger must be" in told) == (2, True), (command, told)
+        code, _, reported = privfair(*command)
+        assert (code, "ledger must be" in reported) == (2, True), (command, reported)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,9 +156,9 @@ def test_a_ledger_that_cannot_be_used_now_exits_with_three(privfair, ledger, mon
     def fail(*_: object, **__: object) -> None:
         raise LedgerUnavailable("The disk is full.")
 
-    monkeypatch.setattr("accountant.ledger.Ledger.datasets", fail)
-    code, _, told = privfair("budget", "show")
-    assert (code, "The disk is full." in told) == (3, True)
+    monkeypatch.setattr("accountant.ledger.ledger.Ledger.datasets", fail)
+    code, _, reported = privfair("budget", "show")
+    assert (code, "The disk is full." in reported) == (3, True)
 
 
 def test_announcements_leave_stdout_to_json(tmp_path):
@@ -171,7 +171,7 @@ def test_announcements_leave_stdout_to_json(tmp_path):
 
 def test_a_second_budget_for_the_same_name_is_noted(privfair, ledger, tmp_path):
     second = ("budget", "set", "Synthetic", "--epsilon", "3", "--delta", "1e-5", "--ledger", "sqlite:///second.sqlite")
-    code, _, told = privfair(*second)
-    assert (code, f"also have a budget in sqlite:///{ledger}" in told) == (0, True)
-    code, _, told = privfair("budget", "set", "synthetic", "--epsilon", "4", "--delta", "1e-5")
-    assert (code, "second.sqlite" in told) == (0, True)
+    code, _, reported = privfair(*second)
+    assert (code, f"also have a budget in sqlite:///{ledger}" in reported) == (0, True)
+    code, _, reported = privfair("budget", "set", "synthetic", "--epsilon", "4", "--delta", "1e-5")
+    assert (code, "second.sqlite" in reported) == (0, True)

@@ -21,7 +21,7 @@ from accountant import Budget, Ledger
 from accountant.errors import InputError, Refused
 from privfair.cli.reproduce import reproduce
 from privfair.cli.sweep import sweep
-from privfair.reports.sweep_facts import read_sweep
+from privfair.reports.sweep_page import read_sweep
 
 PRIVFAIR = Path(sys.executable).parent / "privfair"
 TINY = ["--set", "data.records=24", "--set", "data.clients=3", "--set", "federation.rounds=2", "--workers", "1"]
@@ -142,8 +142,8 @@ def test_ctrl_c_ends_all_processes_and_tells_how_to_go_on(tmp_path: Path, comman
     assert out == ""
     saved, runs = results.read_bytes().count(b"\n") - 1, json.loads((tmp_path / "s" / "sweep.json").read_text())["runs"]
     assert first <= saved < runs
-    told = f"Interrupted. {saved} of {runs} runs are saved. Continue with: privfair {' '.join(command)} --out s"
-    assert err.strip() == told
+    reported = f"Interrupted. {saved} of {runs} runs are saved. Continue with: privfair {' '.join(command)} --out s"
+    assert err.strip() == reported
     limit = time.monotonic() + 20
     while (left := _alive(process.pid)) and time.monotonic() < limit:
         time.sleep(0.05)
@@ -204,9 +204,9 @@ def test_reproduce_tells_about_every_claim(tmp_path: Path) -> None:
     out = tmp_path / "h"
     result = run("reproduce", "heterogeneity", *SMALL, "--out", str(out))
     assert result.exit_code == 0, result.output
-    told = " ".join(result.stdout.split())
-    assert "Heterogeneity ablation" in told
-    assert "24 of 24 runs" in told
+    reported = " ".join(result.stdout.split())
+    assert "Heterogeneity ablation" in reported
+    assert "24 of 24 runs" in reported
     claims = (out / "claims.md").read_text(encoding="utf-8")
     assert "Local group fairness suffers in performance." in claims
     assert claims.count("| **") == 5

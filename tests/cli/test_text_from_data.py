@@ -67,21 +67,23 @@ PRIVATE = ["--set", "privacy.epsilon=50", "--set", "privacy.dataset=[red]people"
 
 
 def test_init(run) -> None:
-    told = run("init", "[red]people.csv", "--sensitive", GROUP, "--client", HOLDER, "--label", LABEL, "--force")
+    reported = run("init", "[red]people.csv", "--sensitive", GROUP, "--client", HOLDER, "--label", LABEL, "--force")
     for name in (COLUMN, GROUP, HOLDER, LABEL, "[red]people.toml"):
-        assert shown(name) in told
+        assert shown(name) in reported
 
 
 def test_data_check(run) -> None:
-    told = run("data", "check", "csv", *(DATA[i].replace("data.", "", 1) if i % 2 else "--set" for i in range(2, 10)))
+    reported = run(
+        "data", "check", "csv", *(DATA[i].replace("data.", "", 1) if i % 2 else "--set" for i in range(2, 10))
+    )
     for name in (*GROUPS, *CLIENTS, GROUP):
-        assert shown(name) in told
+        assert shown(name) in reported
 
 
 def test_train_report_and_the_report_of_the_run(run, folder: Path) -> None:
-    told = run("train", *DATA, "--out", "[/run]")
+    reported = run("train", *DATA, "--out", "[/run]")
     for name in (*GROUPS, GROUP, "[/run]"):
-        assert shown(name) in told
+        assert shown(name) in reported
     assert "[/run]" in run("report", "[/run]", "--include-private")
     page = (folder / "[/run]" / "report-private.html").read_text(encoding="utf-8")
     assert "[/nope]" in page
@@ -96,28 +98,28 @@ def test_a_private_run_its_budget_and_its_audit(run, folder: Path) -> None:
         text = text.replace(name, "".join(letter for letter in name if letter.isprintable()))
     (folder / "[red]printable.csv").write_text(text, encoding="utf-8", newline="")
     words = [word.replace("[red]people.csv", "[red]printable.csv") for word in DATA]
-    told = run("train", *words, *PRIVATE, "--out", "[red]private")
+    reported = run("train", *words, *PRIVATE, "--out", "[red]private")
     for name in (*GROUPS[:2], *CLIENTS[:2], "[red]people", "ledger.sqlite"):
-        assert shown(name) in told
-    told = run("audit")
+        assert shown(name) in reported
+    reported = run("audit")
     for name in (*GROUPS[:2], *CLIENTS[:2], "[red]people", "ledger.sqlite"):
-        assert shown(name) in told
-    told = run("budget", "set", "[/b]", "--epsilon", "1", "--delta", "1e-6")
-    assert "[/b]" in told
+        assert shown(name) in reported
+    reported = run("budget", "set", "[/b]", "--epsilon", "1", "--delta", "1e-6")
+    assert "[/b]" in reported
     assert "[red]people" in run("budget", "show")
 
 
 def test_sweep(run) -> None:
-    told = run("sweep", *DATA, "--lambdas", "0,1", "--seeds", "1", "--out", "[/sweep]", "--workers", "1")
-    assert "[/sweep]" in told
+    reported = run("sweep", *DATA, "--lambdas", "0,1", "--seeds", "1", "--out", "[/sweep]", "--workers", "1")
+    assert "[/sweep]" in reported
 
 
 def test_kernels(run) -> None:
     with Path("[two].csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([["score", GROUP], *([i % 7 / 7, GROUPS[i % 2]] for i in range(40))])
-    told = run("kernels", "--scores", "[two].csv", "--group-column", GROUP, "--out", "[/k]", "--repeats", "20")
+    reported = run("kernels", "--scores", "[two].csv", "--group-column", GROUP, "--out", "[/k]", "--repeats", "20")
     for name in (*GROUPS[:2], "[/k]"):
-        assert name in told
+        assert name in reported
 
 
 def test_keys(run) -> None:
@@ -150,8 +152,8 @@ def test_any_text_is_printed_as_it_is(text: str) -> None:
     """Through `escape`, as `Text`, without markup and as a table's cell, heading and title; nothing else reaches it."""
     table = Table(escape("heading " + text), title=escape("title " + text))
     table.add_row(escape("cell " + text))
-    for told in (printed(escape(text)), printed(Text(text)), printed(text, markup=False), printed(table)):
-        assert not CONTROLS & set(told)
+    for reported in (printed(escape(text)), printed(Text(text)), printed(text, markup=False), printed(table)):
+        assert not CONTROLS & set(reported)
     one_line = " ".join(visible(text).split())
     assert one_line in " ".join(printed(escape(text), soft_wrap=True).split()) or "\\" in text
 
@@ -160,5 +162,5 @@ def test_any_text_is_printed_as_it_is(text: str) -> None:
 def test_text_that_was_not_escaped_is_no_crash(text: str) -> None:
     table = Table(text, title=text)
     table.add_row(text)
-    for told in (printed(text), printed(table), printed(f"[bold]{text}[/] after")):
-        assert not CONTROLS & set(told)
+    for reported in (printed(text), printed(table), printed(f"[bold]{text}[/] after")):
+        assert not CONTROLS & set(reported)

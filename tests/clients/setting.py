@@ -10,14 +10,12 @@ import torch
 from torch import nn
 
 from privfair.clients.objectives import TrainingData
-from privfair.clients.task import TaskKind
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import notion_by_name
+from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import SharedScores, equal_weights
+from privfair.federated.messages import LocalWork, Objective, Parameters, PrivateWork, Task, Tracked, TrainRequest
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.messages import LocalWork, Objective, Parameters, PrivateWork, Task, Tracked, TrainRequest
-from privfair.models import FlatModel
+from privfair.models import FlatModel, TaskKind
 
 FEATURES = 4
 PRIVATE = PrivateWork(

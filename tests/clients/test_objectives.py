@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from privfair.clients.objectives import build_losses, couples_records
+from privfair.federated.messages import OwnPenalty, Reweighted, Task
+from privfair.kernels.families import parse_kernel
 from privfair.kernels.mmd import mmd2
-from privfair.kernels.parse import parse_kernel
 from privfair.kernels.witness import witness
-from privfair.messages import OwnPenalty, Reweighted, Task
-from tests.clients.setting import client, model, subset, tracked
+from tests.clients.simulation import client, model, subset, tracked
 
 
 def per_example(objective, data, flat):

@@ -17,22 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from privfair.aggregation import aggregators
-from privfair.backends.stacked.engine import Engine
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
-from privfair.clients.steps import Trained
+from privfair.clients.training import Trained
 from privfair.datasets.records import ClientData, Records, Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.embedding import EmbeddingPlan
-from privfair.fairness.notions import notion_by_name
-from privfair.fairness.tracking import SharedScores, equal_weights
-from privfair.kernels import GaussianKernel, MaternKernel, RationalQuadraticKernel
-from privfair.kernels.witness import Embedding
-from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import (
+from privfair.engines.batched.engine import Engine
+from privfair.fairness.notions import Cells, notion_by_name
+from privfair.fairness.tracking import EmbeddingPlan, SharedScores, equal_weights
+from privfair.federated.messages import (
     EmbeddingsRequest,
     EvaluateRequest,
     Evaluation,
@@ -47,9 +39,15 @@ from privfair.messages import (
     TrainRequest,
     Update,
 )
+from privfair.federated.model_state import Replica
+from privfair.federated.optimizers import FedAvg
+from privfair.kernels import GaussianKernel, MaternKernel, RationalQuadraticKernel
+from privfair.kernels.witness import Embedding
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import VectorNoise
 from privfair.models import FlatModel, build_module
-from privfair.optimizers import FedAvg
-from privfair.replica import Replica
+from privfair.secure_aggregation import aggregators
 
 HALF = 8
 SCHEMA = Schema(
@@ -251,7 +249,7 @@ def test_scores_features_and_decisions_are_those_of_the_record_alone(case: Any) 
 @given(neighbours())
 def test_clipped_gradients_are_those_of_the_record_alone(case: Any) -> None:
     """What is clipped and summed in training, of the record by itself and of its row among others."""
-    from privfair.clients import opacus_engine
+    from privfair.clients import dp_sgd as opacus_engine
 
     summed = opacus_engine.clipped_sum
     single, many, place, at = together(case)
@@ -302,14 +300,14 @@ def test_released_scores_and_decisions_are_those_of_the_record_alone() -> None:
                 quotas = client.cell_counts
                 reply: Scores = answer(client, ScoresRequest(0, Parameters(theta), quotas, ScoreRelease(noise, None)))
                 apart += [float(s) for cell in reply.cells for s in cell]
-                told: Evaluation = answer(client, EvaluateRequest(Parameters(theta), CountNoise("laplace", 1.0)))
-                tables.append(told.confusion[0])
+                reported: Evaluation = answer(client, EvaluateRequest(Parameters(theta), CountNoise("laplace", 1.0)))
+                tables.append(reported.confusion[0])
             client = holder(name, records(11, 5))
             release = ScoreRelease(noise, None)
             reply = answer(client, ScoresRequest(0, Parameters(theta), client.cell_counts, release))
             assert sorted(s for cell in reply.cells for s in cell) == sorted(apart)
-            told = answer(client, EvaluateRequest(Parameters(theta), CountNoise("laplace", 1.0)))
-            assert np.array_equal(told.confusion[0], sum(tables))
+            reported = answer(client, EvaluateRequest(Parameters(theta), CountNoise("laplace", 1.0)))
+            assert np.array_equal(reported.confusion[0], sum(tables))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from accountant.errors import InputError
-from privfair.clients.private_model import require_private_model
-from tests.clients.setting import FEATURES, perceptron
+from privfair.clients.dp_sgd import require_private_model
+from tests.clients.simulation import FEATURES, perceptron
 
 
 class Custom(nn.Module):
@@ -135,9 +135,9 @@ def test_refused_after_a_trial(module: nn.Module, message: str) -> None:
 def test_opacus_is_imported_only_when_needed_and_leaves_logging_alone() -> None:
     code = (
         "import logging, sys\n"
-        "import privfair.clients.sgd, privfair.clients.dp_sgd, privfair.clients.private_model\n"
+        "import privfair.clients.training, privfair.clients.dp_sgd, privfair.clients.dp_sgd\n"
         "assert 'opacus' not in sys.modules\n"
-        "import privfair.clients.opacus_engine\n"
+        "import privfair.clients.dp_sgd\n"
         "assert 'opacus' in sys.modules\n"
         "assert not logging.root.handlers\n"
     )

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.datasets import Federation, load
-from privfair.datasets.declared import Declaration
+from privfair.datasets.declared import Declaration, choose_features, read_roles
 from privfair.datasets.number_format import NumberFormat, unread_format
-from privfair.datasets.roles import choose_features, read_roles
-from privfair.datasets.tables import Table
+from privfair.datasets.table import Table
 
 SECRET = "Zaphod"
 ROLES = {"label": "hired", "sensitive": "sex"}
@@ -257,13 +256,13 @@ def test_no_error_tells_what_is_in_a_record(write, options, mark, at, encoding) 
     at = 19 + at % (len(text) - 19)
     path = write("")
     path.write_bytes((text[:at] + mark + text[at:]).encode(encoding))
-    told = ""
+    reported = ""
     try:
         load("csv", path=path, **{**ROLES, **options})
     except InputError as error:
-        told = str(error)
-    assert SECRET not in told
-    assert SECRET not in json.dumps(told)
+        reported = str(error)
+    assert SECRET not in reported
+    assert SECRET not in json.dumps(reported)
 
 
 def test_a_run_says_when_records_without_a_group_set_its_figure(write) -> None:
@@ -275,8 +274,8 @@ def test_a_run_says_when_records_without_a_group_set_its_figure(write) -> None:
     tree = {"federation": {"rounds": 20, "learning_rate": 0.5}, "fairness": {"lambda": 0.0}}
     data = {"name": "csv", "path": path, **ROLES}
     metrics = privfair.train({**tree, "data": data}).metrics
-    told = [note for note in metrics["data"]["notes"] if note.startswith('sex: the group "other" of ')]
-    assert len(told) == 1
+    reported = [note for note in metrics["data"]["notes"] if note.startswith('sex: the group "other" of ')]
+    assert len(reported) == 1
     dropped = privfair.train({**tree, "data": {**data, "unknown": "drop"}}).metrics
     assert not any("largest gap" in note for note in dropped["data"]["notes"])
     assert dropped["unfairness"]["statistical_parity"] < metrics["unfairness"]["statistical_parity"]

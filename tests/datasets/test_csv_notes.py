@@ -132,6 +132,6 @@ class TestWrongTypes:
 @pytest.mark.parametrize("options", [{"positive": "yes"}, {"schema": {**SCHEMA, "positive": "yes"}}])
 def test_nothing_tells_where_the_file_is(write, tmp_path, options) -> None:
     federation = check(write(PEOPLE), **options)
-    told = json.dumps([*federation.notes, federation.name, repr(federation.schema), federation.encoder.to_json()])
-    assert str(tmp_path) not in told
-    assert "data.csv" not in told
+    reported = json.dumps([*federation.notes, federation.name, repr(federation.schema), federation.encoder.to_json()])
+    assert str(tmp_path) not in reported
+    assert "data.csv" not in reported

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from accountant.errors import InputError
 from privfair.cli.data import app
-from privfair.datasets import fetching
-from privfair.datasets.files import locate
+from privfair.datasets import downloads as fetching
+from privfair.datasets.downloads import locate
 from privfair.datasets.registry import find
 
 CSV = "age,sex,repaid,branch\n20,f,1,north\n60,m,0,north\n40,f,1,south\n"

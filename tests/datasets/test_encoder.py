@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from accountant.errors import InputError
-from privfair.datasets import ClientData, Encoder, Federation, adult, communities, compas, credit, drug, load
+from privfair.datasets import ClientData, Encoder, Federation, load
 from privfair.datasets.columns import Categorical, Numeric, Plain
+from privfair.datasets.sources import adult, communities, compas, credit, drug
 
 PUBLISHED = {"compas": compas, "communities": communities, "adult": adult, "drug": drug, "credit": credit}
 PEOPLE = """who,age,job,sex,repaid,branch,code

@@ -10,9 +10,7 @@ from threading import Thread
 import pytest
 
 from accountant.errors import InputError
-from privfair.datasets.catalogue import Dataset
-from privfair.datasets.fetching import FetchError, fetch
-from privfair.datasets.files import SourceFile
+from privfair.datasets.downloads import Dataset, FetchError, SourceFile, fetch
 from privfair.datasets.registry import find
 
 CONTENT = b"published\n" * 20_000

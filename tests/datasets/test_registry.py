@@ -7,7 +7,7 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.datasets import describe, load
-from privfair.datasets.files import cache_folder, locate
+from privfair.datasets.downloads import cache_folder, locate
 
 
 def test_every_dataset_says_what_it_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfair.datasets import load
-from privfair.datasets.split import held_out
+from privfair.datasets.assembly import held_out
 
 CONTENTS = st.lists(st.sampled_from([b"a", b"b", b"c", b"dd"]) | st.binary(max_size=4), max_size=12)
 

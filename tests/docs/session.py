@@ -38,8 +38,8 @@ class Session:
             self._run(block, f"set -euo pipefail\n{block.text}")
         elif block.kind == "console":
             for command in commands(block):
-                told = self._run(block, command.text, fails=command.fails)
-                self._compare(block, command.shown, told, command.text)
+                reported = self._run(block, command.text, fails=command.fails)
+                self._compare(block, command.shown, reported, command.text)
         elif block.kind == "text" and block.title is None and self.printed is not None:
             self._compare(
                 block, tuple(line for line in block.text.splitlines() if line.strip()), self.printed, "python"
@@ -47,18 +47,20 @@ class Session:
         self.printed = None
 
     def _python(self, block: Block) -> None:
-        told = io.StringIO()
+        reported = io.StringIO()
         code = compile("\n" * block.line + block.text, str(self.page), "exec")
-        with contextlib.redirect_stdout(told):
+        with contextlib.redirect_stdout(reported):
             exec(code, self.namespace)
-        self.printed = told.getvalue()
+        self.printed = reported.getvalue()
 
     def _run(self, block: Block, script: str, *, fails: bool = False) -> str:
         words = ["bash", "-euo", "pipefail", "-c", script]
         done = subprocess.run(words, cwd=self.folder, env=_environment(), capture_output=True, text=True, check=False)
-        told = done.stderr + done.stdout
-        assert (done.returncode != 0) == fails, f"{self.page}:{block.line}: {script}\nexit {done.returncode}\n{told}"
-        return told
+        reported = done.stderr + done.stdout
+        assert (done.returncode != 0) == fails, (
+            f"{self.page}:{block.line}: {script}\nexit {done.returncode}\n{reported}"
+        )
+        return reported
 
     def _compare(self, block: Block, shown: tuple[str, ...], printed: str, what: str) -> None:
         if shown:

@@ -76,8 +76,8 @@ def test_meanings_are_of_keys_that_exist(generators: None) -> None:
 
 @pytest.mark.parametrize("package", ["privfair", "accountant", "privfair.kernels", "privfair.mechanisms"])
 def test_every_public_name_is_in_the_python_reference(package: str) -> None:
-    told = {line for page in (DOCS / "reference").glob("*.md") for line in page.read_text().splitlines()}
-    missing = [name for name in importlib.import_module(package).__all__ if f"::: {package}.{name}" not in told]
+    reported = {line for page in (DOCS / "reference").glob("*.md") for line in page.read_text().splitlines()}
+    missing = [name for name in importlib.import_module(package).__all__ if f"::: {package}.{name}" not in reported]
     assert missing == []
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair import setting
+from privfair.audit import audit, canaries
+from privfair.audit.attack import Attack
+from privfair.audit.subject import Subject, prepare
 from privfair.config import Config
-from privfair.empirical import audit, canaries
-from privfair.empirical.attack import Attack
-from privfair.empirical.subject import Subject, prepare
 from privfair.mechanisms.entropy import SeededEntropy
+from privfair.runs import assembly as simulation
 from tests.end_to_end.federations import toy
 
 PUBLIC: dict[str, Any] = {
@@ -51,7 +51,7 @@ def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng, coins = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     monkeypatch.setattr(audit, "fresh_coins", lambda: coins)
     monkeypatch.setattr(canaries, "SystemEntropy", lambda: SeededEntropy(coins))
-    monkeypatch.setattr(setting, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
+    monkeypatch.setattr(simulation, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
 
 
 def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 1, **sections: Any) -> Subject:

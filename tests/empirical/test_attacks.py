@@ -13,15 +13,16 @@ from scipy.stats import binom
 from accountant import Budget, Ledger
 from accountant.empirical import TradeOff, distinguish
 from accountant.errors import InputError, Refused
+from accountant.ledger.machine_state import state_folder
+from privfair.audit.audit import Effort, audit
+from privfair.audit.canaries import CanariesAttack, one_run_result
+from privfair.audit.holder_run import HolderAttack
+from privfair.audit.scores import OneScore, PredictionsAttack, worst_case
+from privfair.audit.subject import prepare, read
+from privfair.audit.updates import UpdatesAttack
+from privfair.audit.whole_run import WholeRunAttack
 from privfair.config import Config
-from privfair.empirical.audit import Effort, audit
-from privfair.empirical.canaries import CanariesAttack, one_run_result
-from privfair.empirical.messages_law import OneScore, worst_case
-from privfair.empirical.predictions import PredictionsAttack
-from privfair.empirical.subject import prepare, read
-from privfair.empirical.updates import UpdatesAttack
-from privfair.empirical.whole_run import WholeRunAttack
-from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.score_release import ScoreNoise
 from tests.empirical.plans import PRIVATE, PUBLIC, generator_noise, plan, trials
 from tests.end_to_end.federations import toy
 
@@ -135,13 +136,13 @@ def test_the_law_of_a_message_is_that_of_real_messages() -> None:
 
 def test_the_plan_is_carried_over_exactly(tmp_path: Path) -> None:
     subject = plan(tmp_path, {"epsilon": 3.0, "delta": 1e-5}, rounds=3)  # rates planned from released counts
-    terms, fixed = subject.terms, subject.config.privacy
-    assert terms.sharing is not None and terms.updates is not None and terms.counting is not None  # noqa: PT018
+    release_plan, fixed = subject.release_plan, subject.config.privacy
+    assert release_plan.sharing is not None and release_plan.updates is not None and release_plan.counting is not None  # noqa: PT018
     assert fixed.epsilon is None
-    assert fixed.count_noise == terms.counting.scale
-    assert fixed.prediction_noise == terms.sharing.noise.scale
-    assert fixed.noise_multiplier == terms.updates.noise_multiplier
-    assert (fixed.sampling_rate, fixed.local_steps) == (terms.updates.sampling_rate, terms.updates.steps)
+    assert fixed.count_noise == release_plan.counting.scale
+    assert fixed.prediction_noise == release_plan.sharing.noise.scale
+    assert fixed.noise_multiplier == release_plan.updates.noise_multiplier
+    assert (fixed.sampling_rate, fixed.local_steps) == (release_plan.updates.sampling_rate, release_plan.updates.steps)
     assert subject.config.run.reproducible_noise is False
 
 
@@ -172,8 +173,19 @@ def test_unknown_channels_are_refused_and_silent_ones_skipped(tmp_path: Path) ->
         match="counts, predictions, embeddings, updates, penalty, clients, evaluation, canaries, run, holder; found",
     ):
         audit(subject, channels=["embedings"])
-    silent = replace(subject, terms=replace(subject.terms, sharing=None))
+    silent = replace(subject, release_plan=replace(subject.release_plan, sharing=None))
     found = audit(silent, channels=["counts", "predictions"])
     assert dict(found.skipped).keys() == {"counts", "predictions"}
     assert found.sentence == "Nothing was attacked."
     assert found.fine
+
+
+def test_ledgers_of_trials_are_neither_announced_nor_remembered(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There are hundreds, and all are thrown away."""
+    attack = HolderAttack(plan(tmp_path, PRIVATE))
+    attack.claim()
+    trials(attack, True, 2)
+    assert "ledger" not in capfd.readouterr().err
+    assert not list(state_folder().iterdir())

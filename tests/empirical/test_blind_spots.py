@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from privfair import setting
-from privfair.backends.stacked import private_draws as stacked_draws
+from privfair.audit.audit import Effort, audit
+from privfair.audit.findings import Findings
 from privfair.clients import client as clients
+from privfair.clients.dp_sgd import NoisyMean
 from privfair.clients.objectives import TrainingData, build_losses
-from privfair.clients.opacus_engine import NoisyMean
-from privfair.clients.steps import Trained
+from privfair.clients.training import Trained
 from privfair.deployment import holder
-from privfair.empirical.audit import Effort, audit
-from privfair.empirical.findings import Findings
+from privfair.engines.batched import private_training as stacked_draws
+from privfair.federated.messages import Task, TrainRequest
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import Task, TrainRequest
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import VectorNoise
 from privfair.models import FlatModel
+from privfair.runs import assembly as simulation
 from tests.empirical.plans import PRIVATE, PUBLIC, Quiet, generator_noise, plan, plan_of_sums
 from tests.empirical.test_planted_bugs import caught
 
@@ -100,7 +100,7 @@ def test_every_tenth_client_without_noise(tmp_path: Path, monkeypatch: pytest.Mo
     assert audit(subject, FEW, [channel]).fine
     rng = np.random.default_rng(44)
     monkeypatch.setattr(
-        setting, "entropy_of", lambda config, k: lambda _, number: (Quiet if k % 10 == 9 else SeededEntropy)(rng)
+        simulation, "entropy_of", lambda config, k: lambda _, number: (Quiet if k % 10 == 9 else SeededEntropy)(rng)
     )
     found = audit(subject, FEW, [channel])
     caught(found, channel)
@@ -144,7 +144,7 @@ def test_the_same_noise_at_two_clients(tmp_path: Path, monkeypatch: pytest.Monke
 
     generator_noise(monkeypatch, 46)
     assert audit(subject, FEW, ["predictions"]).fine
-    monkeypatch.setattr(setting, "entropy_of", shared)
+    monkeypatch.setattr(simulation, "entropy_of", shared)
     caught(audit(subject, FEW, ["predictions"]), "predictions")
 
 

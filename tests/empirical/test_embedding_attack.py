@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from accountant.empirical import distinguish
+from privfair.audit.attack import only_trained
+from privfair.audit.audit import Effort, audit
+from privfair.audit.features import EmbeddingsAttack, embedder_of, loudest_models
+from privfair.audit.subject import first_client, twin
+from privfair.audit.whole_run import WholeRunAttack
 from privfair.clients.objectives import all_scores
-from privfair.empirical.attack import only_trained
-from privfair.empirical.audit import Effort, audit
-from privfair.empirical.embeddings import EmbeddingsAttack, embedder_of, loudest_models
-from privfair.empirical.subject import first_client, twin
-from privfair.empirical.whole_run import WholeRunAttack
 from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan, plan_of_sums, trials
 
 DELTA = 1e-5
@@ -27,9 +27,9 @@ def test_the_neighbours_are_as_far_apart_as_any_scores_can_make_them(
     subject = plan_of_sums(tmp_path, privacy, kernel=kernel, model={"name": model})
     far = np.zeros((1, 8))
     far[0, 0] = 50.0
-    setting = subject.setting([only_trained(subject.records(far))], "far")
-    present = first_client(setting)
-    absent = twin(setting, subject.records(-far) if subject.replaces else subject.records(far).take([]))
+    simulation = subject.simulation([only_trained(subject.records(far))], "far")
+    present = first_client(simulation)
+    absent = twin(simulation, subject.records(-far) if subject.replaces else subject.records(far).take([]))
     unit = embedder_of(present).plan.unit
     vectors = unit.values(np.linspace(0, 1, 801))
     others = vectors if subject.replaces else np.zeros((1, unit.count))
@@ -45,8 +45,8 @@ def test_the_neighbours_are_as_far_apart_as_any_scores_can_make_them(
     assert np.linalg.norm(moved[1]) >= 0.98 * widest
     assert np.linalg.norm(moved[0] - moved[1]) > 0.9  # so that the same noise on both would show
     assert widest <= (unit.spread if subject.replaces else 1.0)
-    assert setting.private is not None
-    setting.private.close()
+    assert simulation.private is not None
+    simulation.private.close()
 
 
 @pytest.mark.parametrize(("privacy", "noise"), [(PUBLIC, 1.0), (PRIVATE, 0.5)], ids=["public counts", "private counts"])
@@ -71,7 +71,7 @@ def test_who_opens_a_sum_meets_all_of_the_noise_and_who_opens_a_message_one_shar
     attack = EmbeddingsAttack(subject)
     claim, rows = attack.claim(), trials(attack, False, 200)
     attack.close()
-    embedding = subject.terms.embedding
+    embedding = subject.release_plan.embedding
     assert embedding is not None
     assert (subject.cohort, embedding.noise.shares) == (4, 3)
     assert list(attack.views) == ["client", "server and client"]
@@ -141,14 +141,14 @@ def test_a_whole_run_adds_up_counts_sums_and_updates(tmp_path: Path, monkeypatch
 def test_the_plan_with_its_shares_is_carried_over(tmp_path: Path) -> None:
     """ε calibrated with encryption, attacked without: the same noise, and both ε of the statement."""
     subject = plan_of_sums(tmp_path, {"epsilon": 3.0, "distributed_noise": True}, rounds=3, clients=3)
-    embedding = subject.terms.embedding
+    embedding = subject.release_plan.embedding
     assert embedding is not None
     assert embedding.noise.shares == 2
     assert subject.config.privacy.prediction_noise == embedding.noise.multiplier
     assert subject.config.scheme == "plain"
-    assert subject.terms.claim is not None
+    assert subject.release_plan.claim is not None
     assert subject.colluding is not None
-    assert subject.colluding > subject.terms.claim.pld
+    assert subject.colluding > subject.release_plan.claim.pld
 
 
 def test_a_tracker_of_scores_has_no_sums(tmp_path: Path) -> None:

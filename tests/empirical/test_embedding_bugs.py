@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair import setting
+from privfair.audit.audit import Effort, audit
 from privfair.clients import embedder
 from privfair.clients.client import Client
-from privfair.empirical.audit import Effort, audit
-from privfair.kernels.feature_weights import UnitFeatures
+from privfair.federated.messages import EmbeddingsRequest
+from privfair.kernels.features import UnitFeatures
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import EmbeddingsRequest
+from privfair.mechanisms.vector_release import VectorNoise
+from privfair.runs import assembly as simulation
 from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan_of_sums
 from tests.empirical.test_planted_bugs import caught
 
@@ -55,7 +55,7 @@ def test_the_same_noise_in_two_rounds(tmp_path: Path, monkeypatch: pytest.Monkey
 
     generator_noise(monkeypatch, 23)
     assert audit(subject, Effort(80, 2.0), CHANNEL).fine
-    monkeypatch.setattr(setting, "entropy_of", reused)
+    monkeypatch.setattr(simulation, "entropy_of", reused)
     caught(audit(subject, Effort(80, 2.0), CHANNEL), "embeddings")
 
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from accountant.accountant import Accountant
-from privfair import setting
+from privfair.audit.audit import Effort, audit
+from privfair.audit.findings import Findings
 from privfair.clients.client import Client
-from privfair.clients.opacus_engine import NoisyMean
-from privfair.empirical.audit import Effort, audit
-from privfair.empirical.findings import Findings
+from privfair.clients.dp_sgd import NoisyMean
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.score_release import ScoreNoise
 from privfair.privacy.negotiation import PrivateCounts
+from privfair.runs import assembly as simulation
 from tests.empirical.plans import PRIVATE, PUBLIC, generator_noise, plan
 
 QUICK = Effort(300, 2.0)
@@ -99,7 +99,7 @@ def test_the_same_seed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fr
 
     generator_noise(monkeypatch, 5)
     assert audit(subject, Effort(80, 2.0), ["predictions"]).fine
-    monkeypatch.setattr(setting, "entropy_of", reused)
+    monkeypatch.setattr(simulation, "entropy_of", reused)
     caught(audit(subject, Effort(80, 2.0), ["predictions"]), "predictions")
 
 

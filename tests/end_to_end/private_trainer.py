@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 import privfair
-import privfair.clients.opacus_engine  # seconds to import: once, for all children
-from privfair.aggregation import new_keys
-from privfair.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest
-from privfair.metering import Metered
-from privfair.wire import encode
+import privfair.clients.dp_sgd  # seconds to import: once, for all children
+from privfair.federated.codec import encode
+from privfair.federated.exchange import Metered
+from privfair.federated.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest
+from privfair.secure_aggregation import new_keys
 from tests.end_to_end.federations import toy
 
 

@@ -12,17 +12,17 @@ import pytest
 import privfair
 from accountant.budget import Budget
 from accountant.errors import InputError
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency, Unit
-from privfair.backends.stacked import build_stacked, run_stacked
+from accountant.events import Adjacency, Unit
+from accountant.ledger.ledger import Ledger
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
-from privfair.experiment import run
-from privfair.interfaces import answered
-from privfair.messages import Missing, TrainRequest, Update
+from privfair.federated.interfaces import answered
+from privfair.federated.messages import Missing, TrainRequest, Update
+from privfair.federated.round import begin, run_round
 from privfair.reports.run_page import run_page
-from privfair.round import begin, run_round
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.loop import run
 from tests.backends.settings import distance
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import QUICK, Stop, parameters, spends, stop_after
@@ -80,8 +80,8 @@ def test_a_run_and_its_books(tmp_path: Path, url: str) -> None:
     result = trained(
         url, dataset=toy(4, 400), federation=QUICK, fairness=EMBEDDING, privacy=privacy, out=tmp_path / "r"
     )
-    told = result.privacy
-    rows = spends(url, told["ledger"]["run"])
+    reported = result.privacy
+    rows = spends(url, reported["ledger"]["run"])
     assert Counter((s.client, s.channel) for s in rows) == {
         (f"client{k}", channel): count
         for k in range(4)
@@ -89,18 +89,18 @@ def test_a_run_and_its_books(tmp_path: Path, url: str) -> None:
     }
     units = {s.event.neighbouring.unit for s in rows if s.event.neighbouring is not None}
     assert units == {Unit.CLIENT}
-    assert told["private"]
-    assert told["unit"] == "client"
-    assert 5.9 < told["epsilon"]["pld"] <= 6.0
-    assert told["claim"].startswith("For every client with all of its records, everything that left the client is")
-    assert told["claim"].endswith("The same ε bounds replacing one record, which is a part of that.")
-    assert "all records of one client replaced by as many others" in told["neighbours"]
-    assert told["noise"]["updates"]["parameters"] == 5
-    assert told["noise"]["updates"]["max_update_norm"] == 1.0
-    assert told["by_group"] == {}
-    assert set(told["by_client"]) == {f"client{k}" for k in range(4)}
-    assert not any("DP-SGD" in line or "floating point" in line for line in told["not_covered"])
-    assert told["collusion"] is None
+    assert reported["private"]
+    assert reported["unit"] == "client"
+    assert 5.9 < reported["epsilon"]["pld"] <= 6.0
+    assert reported["claim"].startswith("For every client with all of its records, everything that left the client is")
+    assert reported["claim"].endswith("The same ε bounds replacing one record, which is a part of that.")
+    assert "all records of one client replaced by as many others" in reported["neighbours"]
+    assert reported["noise"]["updates"]["parameters"] == 5
+    assert reported["noise"]["updates"]["max_update_norm"] == 1.0
+    assert reported["by_group"] == {}
+    assert set(reported["by_client"]) == {f"client{k}" for k in range(4)}
+    assert not any("DP-SGD" in line or "floating point" in line for line in reported["not_covered"])
+    assert reported["collusion"] is None
     page = run_page(tmp_path / "r")
     assert "the data holder exposed most" in page
     assert "one data holder, with all of its records," in page
@@ -143,16 +143,16 @@ def test_resume_costs_nothing_more_and_repeats_nothing(tmp_path: Path, url: str)
 
 def test_a_message_that_was_stored_is_sent_again(url: str) -> None:
     """Noise from the operating system: made again, it would be another message."""
-    setting = build(Config.build({"privacy": NOISE, "federation": FEDAVG, "run": {"ledger": url}}), toy())
-    state = begin(setting.server)
-    work = setting.server.plan.work(0, 0.0)
+    simulation = build(Config.build({"privacy": NOISE, "federation": FEDAVG, "run": {"ledger": url}}), toy())
+    state = begin(simulation.server)
+    work = simulation.server.plan.work(0, 0.0)
     request = TrainRequest(
-        0, state.model, setting.server.algorithm.objective(state, setting.backend.exchange)[0], work, 1 / 3,
-        release=state.terms.release(0),
+        0, state.model, simulation.server.algorithm.objective(state, simulation.backend.exchange)[0], work, 1 / 3,
+        release=state.release_plan.release(0),
     )  # fmt: skip
-    (first,) = setting.backend.exchange([0], lambda _: request)
-    assert setting.private is not None
-    again = build(setting.config, toy(), credentials=setting.credentials)
+    (first,) = simulation.backend.exchange([0], lambda _: request)
+    assert simulation.private is not None
+    again = build(simulation.config, toy(), credentials=simulation.credentials)
     (second,) = again.backend.exchange([0], lambda _: request)
     assert isinstance(first, Update)
     assert isinstance(second, Update)
@@ -163,18 +163,18 @@ def test_a_message_that_was_stored_is_sent_again(url: str) -> None:
 
 
 def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
-    told = trained(url, privacy=SHARED).privacy
-    assert told["noise"]["updates"]["shares"] == 3
-    assert told["collusion"]["server_and_one_client"]["pld"] > told["epsilon"]["pld"]
-    assert "as long as the server and a client do not pool what they see" in told["claim"]
+    reported = trained(url, privacy=SHARED).privacy
+    assert reported["noise"]["updates"]["shares"] == 3
+    assert reported["collusion"]["server_and_one_client"]["pld"] > reported["epsilon"]["pld"]
+    assert "as long as the server and a client do not pool what they see" in reported["claim"]
     whole = trained(f"{url}2", privacy=NOISE).privacy
     assert whole["collusion"] is None
-    assert whole["epsilon"] == told["epsilon"]
+    assert whole["epsilon"] == reported["epsilon"]
 
 
 def test_a_sum_of_too_few_is_neither_stepped_nor_opened(url: str) -> None:
-    setting = build(Config.build({"privacy": SHARED, "federation": FEDAVG, "run": {"ledger": url}}), toy(4, 120))
-    state, inner = begin(setting.server), setting.backend.exchange
+    simulation = build(Config.build({"privacy": SHARED, "federation": FEDAVG, "run": {"ledger": url}}), toy(4, 120))
+    state, inner = begin(simulation.server), simulation.backend.exchange
     kept: list[Any] = []
 
     def exchange(clients: Any, request: Any) -> list[Any]:
@@ -182,15 +182,15 @@ def test_a_sum_of_too_few_is_neither_stepped_nor_opened(url: str) -> None:
         kept.extend(replies)
         return [Missing(3, "away") if k == 3 else reply for k, reply in zip(clients, replies, strict=True)]
 
-    object.__setattr__(setting.backend, "exchange", exchange)
-    after = run_round(state, setting.server)
+    object.__setattr__(simulation.backend, "exchange", exchange)
+    after = run_round(state, simulation.server)
     assert after.model is state.model
     assert [a.client for a in after.absent] == [3]
     updates = answered(Update, range(4), kept)
-    few = setting.server.adder.add([updates[k].contribution for k in range(3)])
+    few = simulation.server.adder.add([updates[k].contribution for k in range(3)])
     with pytest.raises(InputError, match=r"sum must be of at least 4 contributions; found 3"):
-        setting.replica.advance(few, 1.0, state.terms.sum_step)
-    setting.replica.advance(setting.server.adder.add([u.contribution for u in updates.values()]), 1.0, 1e-6)
+        simulation.replica.advance(few, 1.0, state.release_plan.sum_step)
+    simulation.replica.advance(simulation.server.adder.add([u.contribution for u in updates.values()]), 1.0, 1e-6)
 
 
 def test_too_few_clients_with_records_are_refused_before_anything_is_told(url: str) -> None:

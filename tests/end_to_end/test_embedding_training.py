@@ -13,16 +13,16 @@ import pytest
 import privfair
 from accountant.budget import Budget
 from accountant.errors import InputError
-from accountant.ledger import Ledger
-from privfair.backends.stacked import build_stacked, run_stacked
+from accountant.ledger.ledger import Ledger
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
-from privfair.experiment import run
-from privfair.interfaces import answered
-from privfair.messages import Embeddings, EmbeddingsRequest, Missing, Tracked
+from privfair.federated.interfaces import answered
+from privfair.federated.messages import Embeddings, EmbeddingsRequest, Missing, Tracked
+from privfair.federated.round import begin
 from privfair.privacy.negotiation import EndedAfterCounts
-from privfair.round import begin
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.batched import build_stacked, run_stacked
+from privfair.runs.loop import run
 from tests.backends.settings import distance
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import QUICK, Stop, parameters, spends, stop_after
@@ -95,22 +95,22 @@ def test_a_private_run_and_its_books(url: str, scheme: str) -> None:
     result = trained(
         dataset=data, fairness=EMBEDDING, privacy=NOISE, run={"ledger": url}, aggregation=aggregation
     )  # fmt: skip
-    told = result.privacy
-    rows = spends(url, told["ledger"]["run"])
+    reported = result.privacy
+    rows = spends(url, reported["ledger"]["run"])
     assert Counter((s.client, s.channel) for s in rows) == {
         (f"client{k}", channel): count
         for k in range(3)
         for channel, count in (("counts", 1), ("embeddings", 2 * 2), ("updates", 2))
     }
     assert {s.event.noise_scale for s in rows if s.channel == "embeddings"} == {
-        privfair_scale(told["noise"]["embeddings"])
+        privfair_scale(reported["noise"]["embeddings"])
     }
-    assert told["private"]
-    assert told["noise"]["embeddings"]["features"] == 8
-    assert told["by_channel"]["embeddings"]["pld"] > 0
-    assert "by the means of 8 features of all scores" in told["objective"]
+    assert reported["private"]
+    assert reported["noise"]["embeddings"]["features"] == 8
+    assert reported["by_channel"]["embeddings"]["pld"] > 0
+    assert "by the means of 8 features of all scores" in reported["objective"]
     seen = "noisy counts" if scheme == "bfv" else "noisy sums of features and counts"
-    assert any(f"the server sees its {seen}." in line for line in told["not_covered"])
+    assert any(f"the server sees its {seen}." in line for line in reported["not_covered"])
 
 
 def privfair_scale(noise: dict[str, Any]) -> float:
@@ -135,9 +135,9 @@ def test_a_budget_is_met(url: str, notion: str, counts: str) -> None:
 
 def test_sums_without_noise_are_named(url: str) -> None:
     privacy = {k: v for k, v in NOISE.items() if k != "prediction_noise"} | {"predictions": "none"}
-    told = trained(fairness=EMBEDDING, privacy=privacy, run={"ledger": url}).privacy
-    assert told["claim"] == "No ε: embeddings left the clients without noise."
-    assert told["epsilon"] == {"rdp": None, "pld": None}
+    reported = trained(fairness=EMBEDDING, privacy=privacy, run={"ledger": url}).privacy
+    assert reported["claim"] == "No ε: embeddings left the clients without noise."
+    assert reported["epsilon"] == {"rdp": None, "pld": None}
 
 
 def test_stacked_private_runs_are_the_sequential_ones(url: str) -> None:
@@ -173,7 +173,7 @@ def test_a_group_without_records_at_a_client_is_nothing_of_a_problem() -> None:
 
 
 def test_more_records_than_a_sum_has_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privfair.parts.MODULI", {"bfv": 2**20 + 1, "plain": 2**20 + 1})
+    monkeypatch.setattr("privfair.runs.assembly.MODULI", {"bfv": 2**20 + 1, "plain": 2**20 + 1})
     with pytest.raises(InputError, match="every client must have at most 2730 records in a group for the embedding"):
         trained(dataset=toy(records=8000), fairness=EMBEDDING, aggregation={"scheme": "plain", "quantise": True})
 
@@ -186,13 +186,13 @@ SHARED = {**NOISE, "distributed_noise": True}
 
 def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     result = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})
-    told = result.privacy
-    assert told["noise"]["embeddings"]["shares"] == 3
-    assert told["collusion"]["server_and_one_client"]["pld"] > told["epsilon"]["pld"]
-    assert "as long as the server and a client do not pool what they see" in told["claim"]
+    reported = result.privacy
+    assert reported["noise"]["embeddings"]["shares"] == 3
+    assert reported["collusion"]["server_and_one_client"]["pld"] > reported["epsilon"]["pld"]
+    assert "as long as the server and a client do not pool what they see" in reported["claim"]
     whole = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=NOISE, run={"ledger": f"{url}2"}).privacy
     assert whole["collusion"] is None
-    assert whole["epsilon"] == told["epsilon"]
+    assert whole["epsilon"] == reported["epsilon"]
 
 
 def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
@@ -204,16 +204,16 @@ def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
     federation = Federation(data.name, data.schema, (only, *data.clients[1:]))
     privacy = {**SHARED, "prediction_noise": 300.0}
     tree = {"fairness": EMBEDDING, "privacy": privacy, "federation": QUICK, "run": {"ledger": url}}
-    setting = build(Config.build(tree), federation)
+    simulation = build(Config.build(tree), federation)
     found = []
-    state = begin(setting.server)
-    assert state.terms.embedding is not None
-    assert state.terms.embedding.cells[0].tolist() == [1, 0]
-    noise, cells = state.terms.embedding.noise, state.terms.embedding.cells
-    adder = setting.server.algorithm.adder  # type: ignore[attr-defined]
-    client_side = setting.backend.inner.members[0]._features._aggregator  # type: ignore[attr-defined]
+    state = begin(simulation.server)
+    assert state.release_plan.embedding is not None
+    assert state.release_plan.embedding.cells[0].tolist() == [1, 0]
+    noise, cells = state.release_plan.embedding.noise, state.release_plan.embedding.cells
+    adder = simulation.server.algorithm.adder  # type: ignore[attr-defined]
+    client_side = simulation.backend.inner.members[0]._features._aggregator  # type: ignore[attr-defined]
     for number in range(12):
-        replies = setting.backend.exchange(
+        replies = simulation.backend.exchange(
             range(4),
             lambda k, n=number: EmbeddingsRequest(n, state.model, cells[k], noise),  # type: ignore[misc]
         )
@@ -229,23 +229,23 @@ def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
 
 def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
     tree = {"fairness": EMBEDDING, "privacy": SHARED, "federation": QUICK, "run": {"ledger": url}}
-    setting = build(Config.build(tree), toy(4, 400))
-    from privfair.messages import Embeddings
+    simulation = build(Config.build(tree), toy(4, 400))
+    from privfair.federated.messages import Embeddings
 
-    state = begin(setting.server)
+    state = begin(simulation.server)
     kept: list[Any] = []
 
     def ask(clients: Any, request: Any) -> list[Any]:
-        replies = setting.backend.exchange(clients, request)
+        replies = simulation.backend.exchange(clients, request)
         kept.extend(replies)
         return [Missing(3, "away") if k == 3 else reply for k, reply in zip(clients, replies, strict=True)]
 
-    objective, _ = setting.server.algorithm.objective(state, ask)
+    objective, _ = simulation.server.algorithm.objective(state, ask)
     assert isinstance(objective, Tracked)
     assert objective.shared.total == b""  # type: ignore[union-attr]
-    algorithm: Any = setting.server.algorithm
+    algorithm: Any = simulation.server.algorithm
     three = algorithm.adder.add([r.contribution for r in kept[:3] if isinstance(r, Embeddings)])
-    embedder = setting.backend.inner.members[0]._features  # type: ignore[attr-defined]
+    embedder = simulation.backend.inner.members[0]._features  # type: ignore[attr-defined]
     sealed = replace(objective.shared, total=three)  # type: ignore[type-var]
     with pytest.raises(InputError, match="sum of features must be of at least 4 contributions; found 3"):
         embedder.open(sealed, state.round)

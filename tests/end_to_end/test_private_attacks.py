@@ -15,20 +15,18 @@ from torch import nn
 import privfair
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError, Refused
-from accountant.fingerprint import fingerprint_csv
-from accountant.ledger import Ledger
-from accountant.signing import OwnerKey
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.spending import worst_record
 from privfair.clients import client
 from privfair.config import Config
 from privfair.datasets import load
 from privfair.datasets.records import Federation, Records
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import EQUALIZED_ODDS, ConditioningSet, Notion
+from privfair.fairness.notions import EQUALIZED_ODDS, Cells, ConditioningSet, Notion
 from privfair.models import torch_seeded
-from privfair.privacy.books import cell_labels
-from privfair.run_directory import RunDirectory
-from privfair.setting import build
+from privfair.privacy.run_ledger import cell_labels
+from privfair.runs.assembly import build
+from privfair.runs.folder import RunDirectory
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, Stop, spends, stop_after
 
@@ -128,8 +126,8 @@ def test_notes_with_exact_numbers_stay_out_of_the_files_of_budgeted_data(tmp_pat
     with Ledger(url) as ledger:
         ledger.set_budget("toy", Budget(100.0, 1e-6))
     data = replace(toy(records=80), notes=("137 records dropped",))
-    told = privfair.train(privacy=GIVEN, federation=QUICK, run={"ledger": url}, dataset=data, out=tmp_path / "run")
-    assert told.metrics["data"]["notes"] == []
+    reported = privfair.train(privacy=GIVEN, federation=QUICK, run={"ledger": url}, dataset=data, out=tmp_path / "run")
+    assert reported.metrics["data"]["notes"] == []
     assert "137 records" not in (tmp_path / "run" / "metrics.json").read_text()
 
 
@@ -209,10 +207,12 @@ def test_more_than_planned_has_no_epsilon(tmp_path: Path, url: str) -> None:
         update = next(s for s in spends(url, identity[0]) if s.channel == "updates")
         for _ in range(5):
             ledger.record_past([update])
-    told = privfair.train(resume=out, dataset=toy(records=300)).privacy
-    assert told["epsilon"] == {"rdp": None, "pld": None}
-    assert not told["private"]
-    assert f"more was released than the plan had, which alone has a bound ({update.client}: updates)" in told["claim"]
+    reported = privfair.train(resume=out, dataset=toy(records=300)).privacy
+    assert reported["epsilon"] == {"rdp": None, "pld": None}
+    assert not reported["private"]
+    assert (
+        f"more was released than the plan had, which alone has a bound ({update.client}: updates)" in reported["claim"]
+    )
 
 
 def test_sets_that_are_said_to_exclude_each_other_do() -> None:
@@ -247,8 +247,8 @@ def test_attributes_whose_plain_names_meet_add_up() -> None:
         base.schema.conditions,
     )
     assert second.name == "s1"
-    setting = build(Config.build({}), Federation("toy", schema, base.clients))
-    labels = cell_labels(setting.cells, schema)
+    simulation = build(Config.build({}), Federation("toy", schema, base.clients))
+    labels = cell_labels(simulation.cells, schema)
     assert len({label.partition("=")[0] for label in labels}) == 2
 
 

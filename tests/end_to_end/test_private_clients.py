@@ -16,14 +16,14 @@ import tenseal
 import privfair
 from accountant.audit import audit
 from accountant.errors import InputError
-from accountant.ledger import Ledger
-from privfair.aggregation import Ciphertext, new_keys
-from privfair.aggregation.aggregators import ClientAggregator
+from accountant.ledger.ledger import Ledger
 from privfair.clients.client import Client
 from privfair.config import Config
-from privfair.messages import Counts, Scores, Update
-from privfair.run_directory import RunDirectory
-from privfair.setting import build
+from privfair.federated.messages import Counts, Scores, Update
+from privfair.runs.assembly import build
+from privfair.runs.folder import RunDirectory
+from privfair.secure_aggregation import Ciphertext, new_keys
+from privfair.secure_aggregation.aggregators import ClientAggregator
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, parameters
 
@@ -140,13 +140,13 @@ def contexts(things: list[object]) -> list[Any]:
 
 @pytest.mark.parametrize("scheme", ["bfv", "ckks"])
 def test_nothing_the_server_adds_with_can_decrypt(scheme: str) -> None:
-    setting = build(Config.build({"aggregation": {"scheme": scheme}, "federation": QUICK}), toy())
-    client = setting.replica.aggregator
-    values = np.arange(1.0, 1.0 + setting.replica.contribution_size) / 100
+    simulation = build(Config.build({"aggregation": {"scheme": scheme}, "federation": QUICK}), toy())
+    client = simulation.replica.aggregator
+    values = np.arange(1.0, 1.0 + simulation.replica.contribution_size) / 100
     sent = [client.contribute(values, 0.5, client=k) for k in range(2)]
-    message = setting.server.adder.add(sent, ["a", "b"])
+    message = simulation.server.adder.add(sent, ["a", "b"])
     np.testing.assert_allclose(client.open(message), values, atol=1e-3)  # those who may, can
-    everything = reachable(setting.server.adder)
+    everything = reachable(simulation.server.adder)
     assert not any(isinstance(thing, ClientAggregator) for thing in everything)
     assert not any(hasattr(thing, name) for thing in everything for name in ("decrypt_chunk", "open_sum"))
     known = contexts(everything)
@@ -167,19 +167,21 @@ def test_nothing_the_server_adds_with_can_decrypt(scheme: str) -> None:
 
 def test_the_server_of_an_encrypted_run_keeps_no_model(tmp_path: Path) -> None:
     """What passes the server's hands between rounds: a sealed sum, never parameters."""
-    from privfair.messages import Sealed
-    from privfair.round import KeptByClients, begin, run_round
+    from privfair.federated.messages import Sealed
+    from privfair.federated.round import HeldByClients, begin, run_round
 
     config = Config.build({"federation": QUICK, "privacy": GIVEN, "run": {"ledger": f"sqlite:///{tmp_path}/l.sqlite"}})
-    setting = build(config, toy(records=80))
-    assert isinstance(setting.server.keeper, KeptByClients)
-    state = begin(setting.server)
+    simulation = build(config, toy(records=80))
+    assert isinstance(simulation.server.model_holder, HeldByClients)
+    state = begin(simulation.server)
     for _ in range(2):
-        state = run_round(state, setting.server)
+        state = run_round(state, simulation.server)
         assert isinstance(state.model, Sealed)
         assert not any(
-            isinstance(thing, np.ndarray) and thing.dtype.kind == "f" and thing.size == setting.replica.parameters.size
+            isinstance(thing, np.ndarray)
+            and thing.dtype.kind == "f"
+            and thing.size == simulation.replica.parameters.size
             for thing in reachable(state)
         )
-    assert setting.private is not None
-    setting.private.close()
+    assert simulation.private is not None
+    simulation.private.close()

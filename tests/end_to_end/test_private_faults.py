@@ -19,8 +19,8 @@ import pytest
 
 import privfair
 from accountant.audit import audit
-from accountant.ledger import Ledger
-from accountant.storage import fetch
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.storage import fetch
 from tests.end_to_end.federations import toy
 
 ROUNDS, CLIENTS, CELLS = 12, 3, 2

@@ -11,7 +11,7 @@ import pytest
 
 import privfair
 from accountant.errors import InputError, Refused
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, Stop, spends, stop_after
 
@@ -72,16 +72,18 @@ def test_two_runs_in_one_ledger_are_kept_apart(tmp_path: Path) -> None:
 def test_all_share_scores_and_only_the_chosen_pay_for_training(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/l.sqlite"
     federation = {**QUICK, "rounds": 5, "clients_per_round": 2}
-    told = privfair.train(privacy=GIVEN, federation=federation, run={"ledger": url}, dataset=toy(records=400)).privacy
-    rows = spends(url, told["ledger"]["run"])
+    reported = privfair.train(
+        privacy=GIVEN, federation=federation, run={"ledger": url}, dataset=toy(records=400)
+    ).privacy
+    rows = spends(url, reported["ledger"]["run"])
     scores = Counter(s.client for s in rows if s.channel == "predictions")
     assert scores == dict.fromkeys(("client0", "client1", "client2"), 5 * 2)
     trained = Counter(s.client for s in rows if s.channel == "updates")
     assert sum(trained.values()) == 5 * 2
     assert all(s.count == 2 for s in rows if s.channel == "updates")  # steps: one epoch at rate 0.5
-    busiest = max(told["by_client"], key=lambda name: told["by_client"][name]["rdp"])
+    busiest = max(reported["by_client"], key=lambda name: reported["by_client"][name]["rdp"])
     assert trained[busiest] == max(trained.values())
-    assert told["epsilon"]["rdp"] == pytest.approx(told["by_client"][busiest]["rdp"])
+    assert reported["epsilon"]["rdp"] == pytest.approx(reported["by_client"][busiest]["rdp"])
 
 
 def test_the_run_folder_knows_no_more_than_its_files_say(tmp_path: Path) -> None:

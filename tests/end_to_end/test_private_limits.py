@@ -10,7 +10,7 @@ import pytest
 
 import privfair
 from privfair.config import Config
-from privfair.setting import build
+from privfair.runs.assembly import build
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import QUICK, parameters
 
@@ -50,8 +50,8 @@ def test_encrypted_is_plain_bit_for_bit_without_privacy(federation: dict[str, An
 def test_ckks_is_close_to_plain() -> None:
     """Flooding noise of the opened sums is known: k of its standard deviations a round."""
     shared: dict[str, Any] = {"dataset": toy(), "federation": {**QUICK, "rounds": 3}, "run": {"dtype": "float64"}}
-    setting = build(Config.build({"aggregation": {"scheme": "ckks"}, "federation": shared["federation"]}), toy())
-    noise = setting.replica.aggregator.noise
+    simulation = build(Config.build({"aggregation": {"scheme": "ckks"}, "federation": shared["federation"]}), toy())
+    noise = simulation.replica.aggregator.noise
     assert noise > 0
     ckks = privfair.train(**shared, aggregation={"scheme": "ckks"})
     plain = privfair.train(**shared, aggregation={"scheme": "plain", "quantise": True})

@@ -16,7 +16,7 @@ import pytest
 import privfair
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from tests.end_to_end.federations import toy
 
 NOISE = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
@@ -41,7 +41,7 @@ def spends(url: str, run: str) -> list[Any]:
 
 
 def with_set(settings: list[str]) -> list[str]:
-    return [part for setting in settings for part in ("--set", setting)]
+    return [part for simulation in settings for part in ("--set", simulation)]
 
 
 def command(
@@ -171,21 +171,21 @@ def test_kinds_of_private_runs(url: str, shape: dict[str, Any], sections: dict[s
 
 def test_an_unbounded_channel_is_named(url: str) -> None:
     privacy = {**RATES, "count_noise": 2.0, "noise_multiplier": 2.0, "predictions": "none"}
-    told = privfair.train(dataset=toy(), privacy=privacy, federation=QUICK, run={"ledger": url}).privacy
-    assert told["epsilon"] == {"rdp": None, "pld": None}
-    assert told["unbounded"] == ["predictions"]
-    assert not told["private"]
-    assert told["claim"] == "No ε: predictions left the clients without noise."
-    assert told["by_channel"]["updates"]["rdp"] > 0
+    reported = privfair.train(dataset=toy(), privacy=privacy, federation=QUICK, run={"ledger": url}).privacy
+    assert reported["epsilon"] == {"rdp": None, "pld": None}
+    assert reported["unbounded"] == ["predictions"]
+    assert not reported["private"]
+    assert reported["claim"] == "No ε: predictions left the clients without noise."
+    assert reported["by_channel"]["updates"]["rdp"] > 0
 
 
 def test_public_counts_are_stated(url: str) -> None:
     privacy = {k: v for k, v in GIVEN.items() if k != "count_noise"} | {"counts": "public"}
-    told = privfair.train(dataset=toy(records=80), privacy=privacy, federation=QUICK, run={"ledger": url}).privacy
-    assert told["adjacency"] == "replace-one"
-    assert "counts are public" in told["neighbours"]
-    assert any("declared public" in line for line in told["not_covered"])
-    assert told["change_of_group"] == {}
+    reported = privfair.train(dataset=toy(records=80), privacy=privacy, federation=QUICK, run={"ledger": url}).privacy
+    assert reported["adjacency"] == "replace-one"
+    assert "counts are public" in reported["neighbours"]
+    assert any("declared public" in line for line in reported["not_covered"])
+    assert reported["change_of_group"] == {}
 
 
 def test_the_command_line_prints_one_object_only(tmp_path: Path, url: str) -> None:
@@ -257,11 +257,11 @@ def test_over_budget_is_exit_code_1(
         ledger.set_budget("synthetic", Budget(0.5, 1e-6))
     settings = ["data.clients=2", "data.records=100", "federation.rounds=1", f"run.ledger='{url}'"]
     settings += [f"privacy.{key}={value}" for key, value in GIVEN.items()]
-    told = command(monkeypatch, capsys, "train", *with_set(settings), "--out", str(tmp_path / "run"), "--json")
-    assert told[0] == 1
-    assert "the budget (ε = 0.5" in " ".join(told[2].split())
-    assert "Traceback" not in told[2]
-    assert told[1] == ""
+    reported = command(monkeypatch, capsys, "train", *with_set(settings), "--out", str(tmp_path / "run"), "--json")
+    assert reported[0] == 1
+    assert "the budget (ε = 0.5" in " ".join(reported[2].split())
+    assert "Traceback" not in reported[2]
+    assert reported[1] == ""
 
 
 def keys_of(tree: Any) -> set[str]:
@@ -287,7 +287,7 @@ def test_data_with_a_budget_show_no_exact_figure(tmp_path: Path, url: str, evalu
     assert metrics["data"]["clients"].keys() == {"client0", "client1", "client2"}
     assert all(set(c) == {"released"} for c in metrics["data"]["clients"].values())
     assert not keys_of(metrics) & {"train", "test", "train_mmd2", "test_mmd2", "train_objective", "mean_score"}
-    from privfair.run_directory import RunDirectory
+    from privfair.runs.folder import RunDirectory
 
     checkpoint = RunDirectory.open(out).read_checkpoint()
     assert checkpoint is not None
@@ -322,10 +322,10 @@ def test_an_inferred_schema_makes_no_claim(url: str) -> None:
 
     data = toy(records=80)
     inferred = replace(data, schema=replace(data.schema, inferred=True))
-    told = privfair.train(dataset=inferred, privacy=GIVEN, federation=QUICK, run={"ledger": url}).privacy
-    assert not told["private"]
-    assert "read off the records" in told["claim"]
-    assert any(line.startswith("The schema") for line in told["not_covered"])
+    reported = privfair.train(dataset=inferred, privacy=GIVEN, federation=QUICK, run={"ledger": url}).privacy
+    assert not reported["private"]
+    assert "read off the records" in reported["claim"]
+    assert any(line.startswith("The schema") for line in reported["not_covered"])
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "plain"])

@@ -12,9 +12,9 @@ import privfair
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records
-from privfair.experiment import run
 from privfair.fairness.notions import ConditioningSet, Notion
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.loop import run
 from tests.end_to_end.federations import toy
 
 METHODS = ["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
@@ -183,10 +183,10 @@ def test_a_client_without_records_stays_out_of_the_way(method: str) -> None:
     nothing = base.clients[0].train.take([])
     data = Federation("gap", base.schema, (*base.clients, ClientData("empty", nothing, nothing)))
     federation = {**FAST, "method": method}
-    setting = build(Config.build({"federation": federation}), data)
-    outcome = run(setting)
-    assert np.isfinite(setting.replica.parameters).all()
-    weights = setting.server.algorithm.weights(outcome.state, outcome.state.algorithm)
+    simulation = build(Config.build({"federation": federation}), data)
+    outcome = run(simulation)
+    assert np.isfinite(simulation.replica.parameters).all()
+    weights = simulation.server.algorithm.weights(outcome.state, outcome.state.algorithm)
     if method == "agnostic":
         assert weights[-1] == 0
     assert weights.sum() == pytest.approx(1)
@@ -229,7 +229,7 @@ def test_the_reference_group_may_be_absent() -> None:
     clients = tuple(ClientData(c.name, without_first(c.train), without_first(c.test)) for c in base.clients)
     data = Federation("no first", base.schema, clients)
     for method in ("fairfed", "fedfb"):
-        setting = build(Config.build({"federation": {**FAST, "method": method, "fedfb_step": 1.0}}), data)
-        outcome = run(setting)
-        start = setting.server.algorithm.start(outcome.state.terms)["weights"]
+        simulation = build(Config.build({"federation": {**FAST, "method": method, "fedfb_step": 1.0}}), data)
+        outcome = run(simulation)
+        start = simulation.server.algorithm.start(outcome.state.release_plan)["weights"]
         assert not np.allclose(outcome.state.algorithm["weights"], start)

@@ -101,9 +101,9 @@ def test_one_attribute_is_the_attribute_of_all_figures() -> None:
 
 def test_the_columns_of_a_sweep_are_those_of_its_runs(tmp_path: Path) -> None:
     from privfair.config import Config
-    from privfair.sweeps.carrying_out import carry_out
     from privfair.sweeps.jobs import Grid
-    from privfair.sweeps.rows import NOTIONS
+    from privfair.sweeps.journal import NOTIONS
+    from privfair.sweeps.run_sweep import carry_out
 
     data = {"name": "csv", "path": str(make_two_attributes(tmp_path / "two.csv")), "label": "hired", "positive": "yes"}
     config = Config.build({
@@ -124,8 +124,8 @@ def test_the_terminal_names_the_attribute(tmp_path: Path) -> None:
         "data.client=branch", "fairness.lambda=0", "federation.rounds=2", "federation.learning_rate=5",
     )  # fmt: skip
     command = [str(Path(sys.executable).parent / "privfair"), "train", "--out", "there"]
-    for setting in settings:
-        command += ["--set", setting]
+    for simulation in settings:
+        command += ["--set", simulation]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()

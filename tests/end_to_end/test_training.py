@@ -296,10 +296,10 @@ def test_command_line(tmp_path: Path) -> None:
     assert "mmd_fedavg" in run.stdout
     assert "unfairness: statistical_parity" in run.stdout
     assert "λ = 0.5" in run.stdout
-    told = subprocess.run(
+    reported = subprocess.run(
         [*command, "--resume", "there", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    metrics = json.loads(told.stdout)
+    metrics = json.loads(reported.stdout)
     assert {"accuracy", "unfairness", "privacy", "bytes", "seconds", "out"} <= set(metrics)
     assert metrics["unfairness"]["mmd2"] >= 0
     wrong = subprocess.run(

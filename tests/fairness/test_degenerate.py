@@ -19,10 +19,10 @@ from torch import nn
 
 import privfair
 from privfair.cli.report import write_report
-from privfair.fairness.degenerate import FAR, output_bounds, parameter_warnings, released_warnings, row_warnings
+from privfair.fairness.metrics import FAR, output_bounds, parameter_warnings, released_warnings, row_warnings
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.sweeps.points import points_of, warnings_of
+from privfair.sweeps.frontiers import points_of, warnings_of
 from tests.end_to_end.federations import toy
 
 COMMAND = Path(sys.executable).parent / "privfair"
@@ -181,14 +181,14 @@ def test_a_sweep_names_them(tmp_path: Path) -> None:
     ]  # fmt: skip
     arguments = ["sweep", *(part for one in sets for part in ("--set", one)), "--methods", "fedavg", "--seeds", "1"]
     command = [COMMAND, *arguments, "--out", tmp_path / "s"]
-    told = ["fedavg: 1 of 1 runs give everybody the same answer", "fedavg: 1 of 1 runs diverged"]
+    reported = ["fedavg: 1 of 1 runs give everybody the same answer", "fedavg: 1 of 1 runs diverged"]
     root = Path(__file__).parents[2]
     found = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True, cwd=root).stdout)
-    assert found["warnings"] == told
+    assert found["warnings"] == reported
     assert (found["points"][0]["same_answer"], found["points"][0]["diverged"]) == (1, 1)
     again = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)  # of the finished runs
-    for line in told:
+    for line in reported:
         assert f"warning: {line}" in again.stdout
     sweep_page = tmp_path / "page.html"
     write_report(tmp_path / "s", "sweep", sweep_page, include_private=True)
-    assert all(line in sweep_page.read_text() for line in told)
+    assert all(line in sweep_page.read_text() for line in reported)

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.aggregation import MODULI, ClientAggregator, ServerAggregator, WholeNumbers, aggregators, new_keys
 from privfair.clients.embedder import Embedder
-from privfair.fairness.cells import Cells
-from privfair.fairness.embedding import EmbeddingPlan, SealedFeatures, SharedFeatures, opened_features
-from privfair.fairness.notions import EQUALIZED_ODDS, STATISTICAL_PARITY, Notion
-from privfair.fairness.tracking import TrackedPenalty
+from privfair.fairness.notions import EQUALIZED_ODDS, STATISTICAL_PARITY, Cells, Notion
+from privfair.fairness.tracking import EmbeddingPlan, SealedFeatures, SharedFeatures, TrackedPenalty, opened_features
 from privfair.kernels import GaussianKernel
 from privfair.mechanisms.entropy import SeededEntropy
+from privfair.secure_aggregation import MODULI, ClientAggregator, ServerAggregator, WholeNumbers, aggregators, new_keys
 from tests.fairness.test_tracking import exact_slopes, share_everything, some_records
 
 PLAN = EmbeddingPlan("gaussian:0.3", 0.0, 1.0, 12)
@@ -139,8 +137,8 @@ def test_cells_that_are_not_asked_for_are_zero_and_not_heard() -> None:
     assert not opened[1].any()
     shares, counts = np.array([30.0, 0.0]), np.array([30.0, 30.0])
     found = embedder.open(SealedFeatures(PLAN.kernel, 1.0, server.add([message]), shares, counts, 60.0))
-    assert found.heard(0)
-    assert not found.heard(1)
+    assert found.received(0)
+    assert not found.received(1)
 
 
 def test_a_round_in_which_nobody_answers_has_no_penalty() -> None:

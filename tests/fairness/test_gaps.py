@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from privfair.fairness.gaps import headline, interval_around, largest, spread
+from privfair.fairness.metrics import headline, interval_around, largest, spread
 
 
 def test_the_headline_is_the_largest_gap_with_its_own_interval() -> None:

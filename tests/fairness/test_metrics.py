@@ -9,7 +9,6 @@ import pytest
 from fairlearn.metrics import demographic_parity_difference, equalized_odds_difference
 
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
 from privfair.fairness.metrics import (
     Predicted,
     accuracy,
@@ -20,7 +19,7 @@ from privfair.fairness.metrics import (
     penalty_mmd2,
     unfairness,
 )
-from privfair.fairness.notions import EQUALIZED_ODDS
+from privfair.fairness.notions import EQUALIZED_ODDS, Cells
 from privfair.kernels import EnergyKernel, mmd2
 
 

@@ -21,11 +21,11 @@ from privfair.fairness.notions import (
     notion_by_name,
     notion_figure,
 )
-from privfair.privacy.books import definition
+from privfair.privacy.run_ledger import definition
 from privfair.reports.run_facts import read_run
-from privfair.reports.run_fairness import fairness_of, rounds_of
-from privfair.reports.run_words import settings, tiles
-from privfair.sweeps.rows import COLUMNS, HISTORY
+from privfair.reports.run_figures import fairness_of, rounds_of
+from privfair.reports.run_page import settings, tiles
+from privfair.sweeps.journal import COLUMNS, HISTORY
 from tests.end_to_end.federations import toy
 
 MODULE = """
@@ -99,10 +99,10 @@ def test_runs_of_an_own_notion_are_known_in_the_ledger_by_its_sets() -> None:
         ("own_notions_of_a_test:EMPTY", "must name a Notion with at least one conditioning set"),
     ],
 )
-def test_what_is_no_notion_is_refused_with_the_reason(name: str, told: str) -> None:
+def test_what_is_no_notion_is_refused_with_the_reason(name: str, reported: str) -> None:
     with pytest.raises(InputError, match=r"^fairness\.notion must") as error:
         notion_by_name(name, toy().schema)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_what_is_no_notion_is_refused_with_the_reason(name: str, told: str) -> N
         ("raise KeyError", "(KeyError); found"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_told_with_its_exception(tmp_path: Path, text: str, told: str) -> None:
+def test_a_module_that_cannot_be_imported_is_told_with_its_exception(tmp_path: Path, text: str, reported: str) -> None:
     (tmp_path / "broken_code_of_a_test.py").write_text(text)
     for call, start in (
         (lambda: notion_by_name("broken_code_of_a_test:x", toy().schema), "fairness.notion must name a notion that "),
@@ -123,7 +123,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_exception(tmp_path: P
         with pytest.raises(InputError) as error:
             call()
         assert str(error.value).startswith(start)
-        assert told in str(error.value)
+        assert reported in str(error.value)
         assert error.value.__cause__ is not None
 
 
@@ -155,10 +155,10 @@ def test_every_column_of_histories_and_results_is_refused() -> None:
         (("x", "loss", EVERYONE), "sets of notion 'x' must be a tuple of ConditioningSet"),
     ],
 )
-def test_incomplete_notions_are_refused(arguments: tuple[Any, ...], told: str) -> None:
+def test_incomplete_notions_are_refused(arguments: tuple[Any, ...], reported: str) -> None:
     with pytest.raises(InputError) as error:
         Notion(*arguments)
-    assert told in str(error.value)
+    assert reported in str(error.value)
 
 
 def test_a_set_whose_function_raises_is_named_with_the_exception() -> None:

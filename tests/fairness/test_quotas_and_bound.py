@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.fairness.generalization import generalization_bound
-from privfair.fairness.quotas import largest_remainder_quotas, random_quotas
+from privfair.fairness.tracking import largest_remainder_quotas, random_quotas
 from privfair.kernels import EnergyKernel, GaussianKernel
 
 COUNTS = st.lists(st.lists(st.integers(0, 50), min_size=2, max_size=2), min_size=1, max_size=12).map(np.array)
@@ -27,6 +27,16 @@ def test_quotas_are_whole_possible_and_complete(counts: np.ndarray, samples: int
         assert np.all(quotas >= 0)
         assert np.all(quotas <= counts)
         np.testing.assert_array_equal(quotas.sum(axis=0), np.minimum(samples, counts.sum(axis=0)))
+
+
+@pytest.mark.parametrize("claimed", [10**9 - 101, 10**9 - 100, 10**9, 2**31, 10**12])
+def test_a_claim_of_a_billion_records_is_no_error(claimed: int) -> None:
+    """What a data holder says that it has must not end the run of the others."""
+    counts = np.array([[60, 50], [claimed, 0], [40, 0]])
+    for quotas in (random_quotas(counts, 100, np.random.default_rng(0)), largest_remainder_quotas(counts, 100)):
+        assert np.all((quotas >= 0) & (quotas <= counts))
+        assert quotas.sum(axis=0).tolist() == [100, 50]
+        assert quotas[1, 0] > 90
 
 
 def test_random_quotas_are_proportional_on_average() -> None:

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privfair.arrays import FloatArray
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import EQUALIZED_ODDS, RISK_PARITY, STATISTICAL_PARITY, ConditioningSet, Notion
+from privfair.fairness.notions import EQUALIZED_ODDS, RISK_PARITY, STATISTICAL_PARITY, Cells, ConditioningSet, Notion
 from privfair.fairness.tracking import DriftingPenalty, NoisyScores, SharedScores, TrackedPenalty, equal_weights
 from privfair.kernels import EnergyKernel, GaussianKernel, mmd2
-from privfair.mechanisms.grid_noise import ScoreNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.util import FloatArray
 
 RNG = np.random.default_rng(0)
 

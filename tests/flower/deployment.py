@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 
 from accountant import InputError, Ledger, LedgerBroken, epsilon
 from accountant.audit import audit
-from privfair.aggregation import new_keys
-from privfair.backends.flower.launch import Federation, Node, wait
+from privfair.deployment.flower.trial import Federation, Node, wait
+from privfair.secure_aggregation import new_keys
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "private.toml"
 LIMIT = 240.0  # seconds for an exchange: far above what one takes on a busy machine

@@ -8,12 +8,12 @@ from typing import Any
 
 import tomli_w
 
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
-from privfair.aggregation import new_keys
-from privfair.backends.flower.server_app import serve
 from privfair.config import Config
-from privfair.run_directory import Checkpoint, RunDirectory
+from privfair.deployment.flower.server_app import serve
+from privfair.runs.folder import Checkpoint, RunDirectory
+from privfair.secure_aggregation import new_keys
 from tests.flower.memory_grid import Meddle, MemoryGrid, honest
 
 DATA = {"name": "synthetic", "clients": 3, "records": 60}

@@ -11,7 +11,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from privfair.backends.flower.client_app import app as client_app
+from privfair.deployment.flower.client_app import app as client_app
 
 Meddle = Callable[[int, Message, Callable[[], Message]], Message | None]  # (node, message, answer) -> reply, if any
 

@@ -15,17 +15,19 @@ from flwr.app import Message
 
 from accountant.budget import Budget
 from accountant.errors import InputError, Refused
-from accountant.ledger import Ledger
-from privfair.aggregation import Ciphertext
-from privfair.attendance import Unfinished
-from privfair.backends.flower.link import RECORD, unwrap
-from privfair.backends.flower.server_app import _in_plain_words
+from accountant.ledger.ledger import Ledger
 from privfair.config import Config
-from privfair.deployment import coordinator, memory, remote
+from privfair.deployment import holder_state as memory
+from privfair.deployment import remote
+from privfair.deployment import server as coordinator
+from privfair.deployment.flower.link import RECORD, unwrap
+from privfair.deployment.flower.server_app import _in_plain_words
 from privfair.deployment.holder import WITHHELD
-from privfair.messages import Update
-from privfair.storage import write_json
-from privfair.wire import decode
+from privfair.federated.codec import decode
+from privfair.federated.exchange import Unfinished
+from privfair.federated.messages import Update
+from privfair.secure_aggregation import Ciphertext
+from privfair.util import write_json
 from tests.flower.federations import NAMES, Deployment, deployment, merged, write
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, at, lost, order
 from tests.flower.test_holder import NOISY
@@ -119,7 +121,7 @@ def test_a_corrected_holder_is_admitted(tmp_path: Path) -> None:
     server(found, wait=0.001, min_clients=2)
     checkpoint = found.serve()
     assert checkpoint.uncounted == ()
-    assert checkpoint.terms.records[0] > 0
+    assert checkpoint.release_plan.records[0] > 0
     assert {a.client for a in checkpoint.absent} == {0}
     assert {a.round for a in checkpoint.absent} == {None, 0}
     assert all(wrong in a.reason for a in checkpoint.absent)
@@ -155,7 +157,7 @@ def test_a_budget_that_ends_on_the_way_is_not_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever the ledger says when it refuses, the server reads that it refused, and no more."""
-    from privfair.deployment.session import Session
+    from privfair.deployment.holder import Session
 
     secret = "0.1234 of ε = 9.8 are left of /home/somebody/ledger.sqlite"
 

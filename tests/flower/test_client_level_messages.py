@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from accountant.neighbouring import Unit
-from privfair.attendance import Unfinished
-from privfair.messages import TrainRequest
+from accountant.events import Unit
+from privfair.federated.exchange import Unfinished
+from privfair.federated.messages import TrainRequest
 from tests.flower.federations import deployment
 from tests.flower.test_faults import ENCRYPTED, at, late
 from tests.flower.test_holder import changing
@@ -80,14 +80,14 @@ def test_shared_noise_with_features_states_both_epsilons_and_too_few_are_waited_
     assert int(checkpoint.replica["sums"][0]) == 3
     for k in range(3):
         assert sorted(s.round for s in found.spends(k) if s.channel == "updates") == [0, 1, 2]
-    claim = checkpoint.terms.claim
+    claim = checkpoint.release_plan.claim
     assert claim is not None
     for k in range(3):
-        told = json.loads((found.holder(k) / "privacy.json").read_text())
-        assert (told["unit"], told["adjacency"]) == ("client", "replace-one")
-        assert told["epsilon"]["pld"] == claim.pld
-        assert told["collusion"]["server_and_one_client"]["pld"] > claim.pld
-        assert told["beyond_plan"] == []
+        reported = json.loads((found.holder(k) / "privacy.json").read_text())
+        assert (reported["unit"], reported["adjacency"]) == ("client", "replace-one")
+        assert reported["epsilon"]["pld"] == claim.pld
+        assert reported["collusion"]["server_and_one_client"]["pld"] > claim.pld
+        assert reported["beyond_plan"] == []
         units = {s.event.neighbouring.unit for s in found.spends(k) if s.event.neighbouring is not None}
         assert units == {Unit.CLIENT}
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from privfair.backends.flower.processes import Processes, environment
-from privfair.backends.flower.supernode import free_port
+from privfair.deployment.flower.processes import Processes, environment
+from privfair.deployment.flower.supernode import free_port
 from tests.flower.deployment import eventually, same
 
 GUIDE = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -131,9 +131,9 @@ def test_the_guide_leads_to_a_trained_model_at_every_holder(tmp_path: Path) -> N
                 if "privfair audit" in block.text:
                     eventually(lambda: follower.status().startswith("finished"))
                     audits += 1
-                told = follower.follow(block, party)
+                reported = follower.follow(block, party)
                 if "privfair audit" in block.text:
-                    assert "patients" in told
+                    assert "patients" in reported
         assert follower.status() == "finished:completed"
     metrics = json.loads((tmp_path / "server" / "result" / "metrics.json").read_text())
     assert (metrics["rounds"], metrics["absent"], audits) == (2, [], 2)

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from accountant.errors import Refused
-from privfair.backends.flower.certificates import link_certificates, node_key
-from privfair.backends.flower.federation import LINK, Node
-from privfair.backends.flower.processes import environment
-from privfair.backends.flower.supernode import free_port
+from privfair.deployment.flower.certificates import link_certificates, node_key
+from privfair.deployment.flower.federation import LINK, Node
+from privfair.deployment.flower.processes import environment
+from privfair.deployment.flower.supernode import free_port
 from tests.flower.deployment import Federation, Trial, eventually, trial
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_a_superlink_of_another_authority_is_not_believed(federation: Federation
 
 def test_the_gate_lets_holders_through_and_nobody_else(federation: Federation, made: Trial) -> None:
     files, port = federation.certificates, free_port()
-    command = [sys.executable, "-P", "-m", "privfair.backends.flower.gate", "--link", federation.address]
+    command = [sys.executable, "-P", "-m", "privfair.deployment.flower.gate", "--link", federation.address]
     command += ["--root-certificates", str(files.authority), "--port", str(port)]
     command += ["--certificate", str(files.certificate), "--key", str(files.key)]
     gate = federation.processes.start("gate", command, environment(made.folder))

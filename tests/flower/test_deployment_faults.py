@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from privfair.backends.flower.launch import wait
-from privfair.backends.flower.processes import environment
-from privfair.backends.flower.supernode import SuperNode
+from privfair.deployment.flower.processes import environment
+from privfair.deployment.flower.supernode import SuperNode
+from privfair.deployment.flower.trial import wait
 from tests.flower.deployment import Federation, Step, Trial, finish, in_order, paid, releases, same, spent, trial
 
 pytestmark = pytest.mark.slow
@@ -139,8 +139,8 @@ ROGUE = """
 import sys
 from flwr.app import Message
 from flwr.clientapp import ClientApp
-from privfair.backends.flower import client_app, guard
-from privfair.backends.flower.link import unwrap, wrap
+from privfair.deployment.flower import client_app, guard
+from privfair.deployment.flower.link import unwrap, wrap
 
 app = ClientApp()
 

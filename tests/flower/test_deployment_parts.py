@@ -17,10 +17,10 @@ from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 from flwr.supernode.runtime import run_clientapp
 
 from accountant.errors import InputError, Refused
-from privfair.backends.flower import guard
-from privfair.backends.flower.certificates import link_certificates, node_key
-from privfair.backends.flower.launch import failure
-from privfair.backends.flower.supernode import SuperNode
+from privfair.deployment.flower import guard
+from privfair.deployment.flower.certificates import link_certificates, node_key
+from privfair.deployment.flower.supernode import SuperNode
+from privfair.deployment.flower.trial import failure
 
 
 def test_a_link_certificate_is_signed_by_its_authority_for_loopback_only(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def a_holder(folder: Path, **changed: object) -> SuperNode:
 def test_a_holder_tells_its_node_its_name_its_configuration_and_its_folder(tmp_path: Path) -> None:
     north = a_holder(tmp_path)
     words = north.command()
-    told = f'client="north" config="{tmp_path / "north.toml"}" folder="{tmp_path / "state"}"'
-    assert words[words.index("--node-config") + 1] == told
+    reported = f'client="north" config="{tmp_path / "north.toml"}" folder="{tmp_path / "state"}"'
+    assert words[words.index("--node-config") + 1] == reported
     assert "--insecure" not in words
     assert north.environment(tmp_path / "socket")["PATH"].startswith(str(tmp_path / "state" / "flower" / "bin"))
 
@@ -91,8 +91,8 @@ def test_a_holder_refuses_what_cannot_work(tmp_path: Path) -> None:
 
 
 def test_what_the_server_wrote_about_its_end_comes_back_as_the_same_error(tmp_path: Path) -> None:
-    told = {"kind": "input", "name": "run.clients", "rule": "must be given", "found": None, "remedy": "Name them."}
-    (tmp_path / "error.json").write_text(json.dumps(told))
+    reported = {"kind": "input", "name": "run.clients", "rule": "must be given", "found": None, "remedy": "Name them."}
+    (tmp_path / "error.json").write_text(json.dumps(reported))
     error = failure(tmp_path, "finished:failed: x", tmp_path)
     assert isinstance(error, InputError)
     assert str(error) == "run.clients must be given; found None. Name them."
@@ -106,7 +106,7 @@ def test_what_the_server_wrote_about_its_end_comes_back_as_the_same_error(tmp_pa
 
 FORKED = """
 import importlib, os, secrets
-from privfair.backends.flower import warm
+from privfair.deployment.flower import warm
 for module in warm.MODULES:
     importlib.import_module(module)
 from privfair.mechanisms import SystemEntropy

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from privfair.backends.flower.processes import Processes, environment
+from privfair.deployment.flower.processes import Processes, environment
 
 # A child that starts one of its own, both deaf to a polite request; they print their numbers.
 STUBBORN = """
@@ -26,7 +26,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from privfair.backends.flower import processes
+from privfair.deployment.flower import processes
 with processes.Processes(Path(sys.argv[1]), grace=0.5) as children:
     children.start("child", [sys.executable, sys.argv[2]], processes.environment(Path(sys.argv[1])))
     time.sleep(600)

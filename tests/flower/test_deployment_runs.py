@@ -30,8 +30,8 @@ def test_two_rounds_of_the_demo_federation(tmp_path: Path) -> None:
         assert 0 < spent(made, name) <= metrics["privacy"]["planned"]["rdp"]
         assert same(made.model(name), made.model("client-1"))
         assert not list((tmp_path / name).rglob("client.key"))
-    told = [metrics["clients"][name]["released"] for name in made.names]
-    assert told != [150] * 4  # the training records of each: counts are told with noise
+    reported = [metrics["clients"][name]["released"] for name in made.names]
+    assert reported != [150] * 4  # the training records of each: counts are told with noise
 
 
 def test_the_command_for_a_trial_ends_with_the_same_files_as_other_engines(tmp_path: Path) -> None:

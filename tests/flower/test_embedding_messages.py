@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from privfair.aggregation import ClientAggregator, TooNoisy
-from privfair.messages import EmbeddingsRequest, Tracked, TrainRequest
+from privfair.federated.messages import EmbeddingsRequest, Tracked, TrainRequest
+from privfair.secure_aggregation import ClientAggregator, TooNoisy
 from tests.flower.federations import PRIVATE, deployment
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, at, damaged, late
 from tests.flower.test_holder import changing
@@ -107,11 +107,11 @@ def test_shared_noise_states_both_epsilons_at_every_holder_and_a_round_of_too_fe
     found = deployment(tmp_path, ENCRYPTED, EMBEDDING, privacy, meddle=at(101, "embeddings", 1, late))
     checkpoint = found.serve()
     assert [(a.round, a.client, a.asked) for a in checkpoint.absent] == [(1, 1, "embeddings")]
-    claim = checkpoint.terms.claim
+    claim = checkpoint.release_plan.claim
     assert claim is not None
     for k in range(3):
-        told = json.loads((found.holder(k) / "privacy.json").read_text())
-        assert told["epsilon"]["pld"] == claim.pld
-        assert told["collusion"]["server_and_one_client"]["pld"] > claim.pld
-        assert told["beyond_plan"] == []
-        assert set(told["spent_by_channel"]) == {"counts", "embeddings", "updates"}
+        reported = json.loads((found.holder(k) / "privacy.json").read_text())
+        assert reported["epsilon"]["pld"] == claim.pld
+        assert reported["collusion"]["server_and_one_client"]["pld"] > claim.pld
+        assert reported["beyond_plan"] == []
+        assert set(reported["spent_by_channel"]) == {"counts", "embeddings", "updates"}

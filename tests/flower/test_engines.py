@@ -11,7 +11,7 @@ import pytest
 
 import privfair
 from accountant.errors import InputError
-from privfair.run_directory import RunDirectory
+from privfair.runs.folder import RunDirectory
 from tests.end_to_end.federations import toy
 from tests.flower.federations import DATA, PLAN, merged
 

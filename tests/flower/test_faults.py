@@ -13,11 +13,11 @@ import pytest
 from flwr.app import Error, Message
 from safetensors.numpy import load_file
 
-from privfair.attendance import NAMES as ASKED
-from privfair.attendance import singles
-from privfair.backends.flower.link import RECORD, unwrap, wrap
 from privfair.config import Config
-from privfair.request_wire import decode_request
+from privfair.deployment.flower.link import RECORD, unwrap, wrap
+from privfair.federated.codec import decode_request
+from privfair.federated.exchange import NAMES as ASKED
+from privfair.federated.exchange import singles
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, node, write
 from tests.flower.memory_grid import Meddle
 
@@ -117,14 +117,14 @@ def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path:
     """Another sum of that round, without one client, would tell that client's vector, with its own share of noise."""
     noise = {"prediction_noise": 5.0, "count_noise": 0.5, "noise_multiplier": 1.0, "sampling_rate": 0.5, "min_count": 1}
     shares = {"privacy": {**noise, "distributed_noise": True, "smallest_cohort": 3}}
-    told: list[bytes] = []
+    reported: list[bytes] = []
     again: list[bool] = []
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         what = order(message)
         if what == ("training", 1) and node == 100:
             (request,) = singles(decode_request(unwrap(message)["request"][0]))  # type: ignore[index, arg-type]
-            told.append(request.objective.shared.total)  # type: ignore[union-attr]
+            reported.append(request.objective.shared.total)  # type: ignore[union-attr]
         if what == ("training", 1) and node == 101 and not again:
             again.append(True)
             raise Stopped  # the first client has heard the sum
@@ -137,8 +137,8 @@ def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path:
         found.serve()
     checkpoint = found.serve()
     assert checkpoint.round == 3
-    assert len(told) == 2
-    assert told[0] == told[1] != b""
+    assert len(reported) == 2
+    assert reported[0] == reported[1] != b""
 
 
 @pytest.mark.parametrize("reply", [lost, late], ids=["dead", "slow"])
@@ -149,8 +149,8 @@ def test_nothing_is_released_twice(tmp_path: Path, reply: Reply) -> None:
     for k in range(3):
         places = Counter((s.channel, s.round, s.group) for s in found.spends(k))
         assert set(places.values()) == {1}
-        heard = {s.round for s in found.spends(k) if s.channel == "predictions"}
-        assert heard == ({0, 2} if k == 1 and reply is lost else {0, 1, 2})
+        received = {s.round for s in found.spends(k) if s.channel == "predictions"}
+        assert received == ({0, 2} if k == 1 and reply is lost else {0, 1, 2})
         assert {s.round for s in found.spends(k) if s.channel == "updates"} == {0, 1, 2}
 
 
@@ -182,7 +182,7 @@ def test_who_comes_late_is_admitted_from_the_next_round(tmp_path: Path, sections
     checkpoint = found.serve()
     assert [(a.round, a.asked) for a in checkpoint.absent] == [(None, "counts"), (0, "counts")]
     assert checkpoint.uncounted == ()
-    assert checkpoint.terms.records[2] > 0
+    assert checkpoint.release_plan.records[2] > 0
     models = [load_file(found.holder(k) / "model.safetensors") for k in (0, 2)]
     for name, values in models[0].items():
         np.testing.assert_array_equal(models[1][name], values)
@@ -290,7 +290,7 @@ def test_sums_travel_once(tmp_path: Path) -> None:
 
 def test_a_holder_leaves_after_a_sum_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends sums to see which of them open learns of one at most."""
-    from privfair.aggregation import ClientAggregator, TooNoisy
+    from privfair.secure_aggregation import ClientAggregator, TooNoisy
 
     found = deployment(tmp_path, ENCRYPTED)
     opened: list[int] = []
@@ -312,7 +312,7 @@ def test_a_holder_leaves_after_a_sum_that_cannot_be_opened(tmp_path: Path, monke
 def test_a_holder_states_what_it_released(tmp_path: Path) -> None:
     found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "training", 1, lost))
     checkpoint = found.serve()
-    claim = checkpoint.terms.claim
+    claim = checkpoint.release_plan.claim
     assert claim is not None
     for k in range(3):
         about = json.loads((found.holder(k) / "privacy.json").read_text())

@@ -19,17 +19,16 @@ from hypothesis import strategies as st
 
 from accountant.accountant import Accountant
 from accountant.errors import InputError
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
-from privfair.aggregation import ClientAggregator, ServerAggregator, plain_keys
-from privfair.algorithms.embedding import with_adder
 from privfair.config import Config
 from privfair.deployment.agreement import Declined, negotiator_of, require_acceptable, require_planned
-from privfair.deployment.envelopes import sealed
 from privfair.deployment.holder import Holder
-from privfair.deployment.plan import digest, shared_plan, terms_to_text
-from privfair.interfaces import ServerState
-from privfair.messages import (
+from privfair.deployment.protocol import digest, sealed, shared_plan, terms_to_text
+from privfair.federated.algorithms.mmd_fedavg import with_adder
+from privfair.federated.codec import decode, encode_request
+from privfair.federated.interfaces import ServerState
+from privfair.federated.messages import (
     Answered,
     Asked,
     Counts,
@@ -40,10 +39,9 @@ from privfair.messages import (
     Task,
     TrainRequest,
 )
-from privfair.request_wire import encode_request
-from privfair.round import ExactCounts, KeptByServer, Server, begin, run_round
-from privfair.terms import Terms
-from privfair.wire import decode
+from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.round import ExactCounts, HeldByServer, Server, begin, run_round
+from privfair.secure_aggregation import ClientAggregator, ServerAggregator, plain_keys
 from tests.flower.federations import merged
 
 RUN = "20260101-000000-0123abcd"
@@ -82,7 +80,7 @@ class Forger:
     folder: Path
     sections: dict[str, Any]
     counts: ForgeCounts = lambda counts: counts
-    terms: ForgeTerms = lambda tables: None
+    release_plan: ForgeTerms = lambda tables: None
     asks: bool = True  # whether it asks for counts at all
     refusals: list[str] = field(default_factory=list)
     clients: int = 3
@@ -101,7 +99,7 @@ class Forger:
 
     # ---- as a negotiator
 
-    def settle(self, counts: list[Counts]) -> Terms:
+    def settle(self, counts: list[Counts]) -> ReleasePlan:
         others = [Counts(30, _half(30, len(self.parts.cells))) for _ in counts[1:]]
         return self.inner.settle(self.counts([counts[0], *others]))
 
@@ -110,9 +108,9 @@ class Forger:
 
     # ---- as a backend
 
-    def agreed(self, terms: Terms) -> None:
-        tables = json.loads(terms_to_text(terms))
-        self.terms(tables)
+    def agreed(self, release_plan: ReleasePlan) -> None:
+        tables = json.loads(terms_to_text(release_plan))
+        self.release_plan(tables)
         self.text = json.dumps(tables, sort_keys=True)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
@@ -122,9 +120,11 @@ class Forger:
         counting = isinstance(request, CountsRequest)
         if counting and not self.asks:
             return Counts(20, _half(20, len(self.parts.cells)))
-        terms = {"terms_id": "", "terms": ""} if counting else {"terms_id": digest(self.text), "terms": self.text}
+        release_plan = (
+            {"terms_id": "", "terms": ""} if counting else {"terms_id": digest(self.text), "terms": self.text}
+        )
         none: dict[str, Any] = {"sums": [], "sum_rounds": [], "sum_shares": [], "sum_steps": []}
-        answer = self.holder.handle(sealed("order", RUN, request=[encode_request(request)], **terms, **none))
+        answer = self.holder.handle(sealed("order", RUN, request=[encode_request(request)], **release_plan, **none))
         if answer["kind"] == "refused":
             self.refusals.append(str(answer["reason"]))
             return Missing(0, str(answer["reason"]))
@@ -148,8 +148,8 @@ class Forger:
             features = ServerAggregator(plain_keys(quantise=quantise).server, parts.feature_code)
         replica = parts.replica(parts.model().parameters(), opener)
         whole: Any = self
-        keeper, tracking = KeptByServer(replica), with_adder(parts.algorithm, features)
-        return Server(whole, tracking, parts.optimizer, parts.plan, adder, keeper, whole)
+        model_holder, tracking = HeldByServer(replica), with_adder(parts.algorithm, features)
+        return Server(whole, tracking, parts.optimizer, parts.plan, adder, model_holder, whole)
 
     def run(self) -> dict[str, Any]:
         """All rounds, and the holder's statement at the end; empty where it made none."""
@@ -210,7 +210,7 @@ def test_a_holder_that_let_itself_be_talked_into_it_does_not_call_that_private(
     stated = honest.run()
     assert stated["private"]
     assert stated["claim"] == ""
-    monkeypatch.setattr("privfair.deployment.work.require_acceptable", lambda *_: None)
+    monkeypatch.setattr("privfair.deployment.holder.require_acceptable", lambda *_: None)
     server = Forger(_new(tmp_path / "forged"), PLANS[plan], counts=forge, asks=False)
     stated = server.run()
     assert not server.refusals
@@ -242,9 +242,9 @@ def test_no_refusal_depends_on_exact_counts(tmp_path: Path) -> None:
     exact = server.parts.cells.membership(server.holder.federation.clients[0].train).sum(axis=0)
     released = Counts(int(exact.sum()) + 1, exact + np.array([3, -2]))
     for own, accepted in ((released, True), (Counts(int(exact.sum()), exact), False)):
-        terms = server.inner.settle([own, *[Counts(30, _half(30, len(exact)))] * 2])
+        release_plan = server.inner.settle([own, *[Counts(30, _half(30, len(exact)))] * 2])
         with nullcontext() if accepted else pytest.raises(Declined, match="other counts of this data holder"):
-            require_acceptable(terms, None, server.parts, 0, released)
+            require_acceptable(release_plan, None, server.parts, 0, released)
 
 
 @pytest.mark.parametrize(
@@ -254,11 +254,11 @@ def test_a_weight_is_a_share_of_a_whole(tmp_path: Path, weight: float, accepted:
     """Also without privacy, where weights are the server's: a negative one would make room for others in the sum."""
     config = Config.build(merged(BASE, {"federation": {"method": "fedavg"}}))
     parts = Holder(config, "client-1", tmp_path).parts
-    terms = ExactCounts().settle([Counts(30, _half(30, 2))] * 3)
+    release_plan = ExactCounts().settle([Counts(30, _half(30, 2))] * 3)
     work = parts.plan.work(0, parts.optimizer.proximal)
     request = TrainRequest(0, Parameters(parts.model().parameters()), Task(), work, weight)
     with nullcontext() if 0 <= weight <= 1 else pytest.raises(Declined, match="The weight is no share of a whole"):
-        require_planned(request, parts, terms, 0)
+        require_planned(request, parts, release_plan, 0)
 
 
 # ---- the law: whatever is forged, what a holder states is what its rows cost, or more
@@ -296,7 +296,7 @@ def test_a_holder_states_what_its_rows_cost_or_refuses(data: st.DataObject, plan
             place[last] = round(found) if isinstance(place[last], int) and math.isfinite(found) else found
 
     with tempfile.TemporaryDirectory() as folder:
-        server = Forger(Path(folder), PLANS[plan], counts=forged_counts, terms=forged_terms, asks=asks)
+        server = Forger(Path(folder), PLANS[plan], counts=forged_counts, release_plan=forged_terms, asks=asks)
         try:
             stated = server.run()
         except InputError:  # the server's own rules: it has no terms to send

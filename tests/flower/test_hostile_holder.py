@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, load_file, save
 
-from privfair.aggregation import Ciphertext
-from privfair.backends.flower.link import RECORD, wrap
-from privfair.deployment.envelopes import MOST_TEXT, printable
-from privfair.run_directory import Checkpoint
+from privfair.deployment.flower.link import RECORD, wrap
+from privfair.deployment.protocol import MOST_TEXT, printable
+from privfair.runs.folder import Checkpoint
+from privfair.secure_aggregation import Ciphertext
 from tests.flower.federations import PRIVATE, Deployment, deployment
 from tests.flower.memory_grid import Meddle
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, order
@@ -115,9 +115,17 @@ def test_counts_that_cannot_be_are_left_out(tmp_path: Path, name: str) -> None:
     found = deployment(tmp_path, QUANTISED, SHORT, meddle=from_the_start("counts", COUNTS[name]))
     checkpoint = found.serve()
     assert clean(checkpoint)
-    assert checkpoint.terms.records[1] == 0
+    assert checkpoint.release_plan.records[1] == 0
     assert checkpoint.round == 2
     assert int(checkpoint.replica["sums"][0]) == 2
+
+
+@pytest.mark.parametrize("claimed", [10**9, 2**31])
+def test_counts_that_are_just_possible_end_nobodys_run(tmp_path: Path, claimed: int) -> None:
+    claim = arrays(lambda a: {**a, "counts/cells": a["counts/cells"] * 0 + claimed})
+    checkpoint = deployment(tmp_path, QUANTISED, SHORT, meddle=from_the_start("counts", claim)).serve()
+    assert clean(checkpoint)
+    assert checkpoint.round == 2
 
 
 @pytest.mark.parametrize("sections", [QUANTISED, ENCRYPTED], ids=["plain", "encrypted"])
@@ -134,7 +142,7 @@ def test_updates_that_cannot_be_are_left_out(tmp_path: Path, name: str, sections
 
 def test_encrypted_updates_under_another_name_or_round_are_left_out(tmp_path: Path) -> None:
     """Under another's name the sum would hold two of one client, and nobody could open it."""
-    from privfair.aggregation.tags import Contributor
+    from privfair.secure_aggregation.ciphertext import Contributor
 
     for number, change in enumerate((header(contributors=(Contributor(0, b"n" * 16),)), header(round=9))):
         folder = tmp_path / str(number)

@@ -11,9 +11,9 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.datasets.synthetic import load
-from privfair.deployment.plan import differences, holders, schema_from_json, schema_to_json, shared_plan
-from privfair.deployment.possessions import own_key, own_records
+from privfair.datasets.sources.synthetic import load
+from privfair.deployment.holder_state import own_key, own_records
+from privfair.deployment.protocol import differences, holders, schema_from_json, schema_to_json, shared_plan
 
 BASE: dict[str, Any] = {"privacy": {"epsilon": 3.0}, "run": {"clients": ["north", "south"]}}
 
@@ -48,8 +48,8 @@ def test_what_is_everybodys_own(own: dict[str, Any]) -> None:
         ({"fairness": {"lambda": 2.0}}, "fairness.lambda is 2.0 there and 1.0 here"),
     ],
 )
-def test_what_must_be_the_same(theirs: dict[str, Any], told: str) -> None:
-    assert differences(plan(), plan(**theirs)) == [told]
+def test_what_must_be_the_same(theirs: dict[str, Any], reported: str) -> None:
+    assert differences(plan(), plan(**theirs)) == [reported]
 
 
 def test_versions_must_be_the_same() -> None:

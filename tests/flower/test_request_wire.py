@@ -10,13 +10,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from accountant.errors import InputError
-from privfair.fairness.embedding import SealedFeatures
-from privfair.fairness.tracking import NoisyScores, SharedScores
-from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.update_release import UpdateRelease
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import (
+from privfair.fairness.tracking import NoisyScores, SealedFeatures, SharedScores
+from privfair.federated.codec import decode_request, encode_request
+from privfair.federated.messages import (
     Asked,
     Bundle,
     CountsRequest,
@@ -34,7 +30,9 @@ from privfair.messages import (
     Tracked,
     TrainRequest,
 )
-from privfair.request_wire import decode_request, encode_request
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
 
 SCORES = ScoreNoise("gaussian", 0.3)
 SHARED = SharedScores(

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from privfair.config import Config
-from privfair.experiment import RunOutcome, run
-from privfair.setting import build
+from privfair.runs.assembly import build
+from privfair.runs.loop import RunOutcome, run
 from tests.flower.federations import DATA, PRIVATE, deployment, merged
 
 
@@ -47,13 +47,13 @@ def test_flower_is_the_same_run(tmp_path: Path, sections: dict[str, Any]) -> Non
     checkpoint = found.serve()
     local = in_process(tmp_path, found.tree)
     assert checkpoint.absent == ()
-    for name, values in local.setting.replica.state().items():
+    for name, values in local.simulation.replica.state().items():
         np.testing.assert_array_equal(checkpoint.replica[name], values, err_msg=name)
     written = load_file(found.out / "model.safetensors")
     for k in range(3):
         for name, values in load_file(found.holder(k) / "model.safetensors").items():
             np.testing.assert_array_equal(values, written[name])
-    assert checkpoint.bytes_up >= local.setting.backend.bytes_up  # with the frames of the messages
+    assert checkpoint.bytes_up >= local.simulation.backend.bytes_up  # with the frames of the messages
 
 
 @pytest.mark.parametrize("tracker", ["samples", "embedding"])

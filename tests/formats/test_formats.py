@@ -218,8 +218,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def served() -> None:
     """Start the server of the current folder again, with its two data holders."""
-    from privfair.backends.flower.server_app import serve
-    from tests.flower.memory_grid import MemoryGrid
+    from tests.flower.federations import MemoryGrid, serve
 
     nodes: dict[int, dict[str, Any]] = {
         700 + k: {"client": f"client-{k + 1}", "config": f"holder-{k}.toml", "folder": f"node-{k}"} for k in range(2)

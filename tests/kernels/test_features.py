@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 
 from accountant.errors import InputError
 from privfair.kernels import EnergyKernel, GaussianKernel, Kernel, LaplaceKernel, witness
-from privfair.kernels.feature_weights import UnitFeatures, best_weights, unit_features, weighted
-from privfair.kernels.feature_witness import FeatureWitness
-from privfair.kernels.features import LEFT_OUT, MOST, Eigenfunctions, features_of
-from privfair.kernels.mercer import mercer
-from privfair.kernels.parse import parse_kernel
+from privfair.kernels.families import parse_kernel
+from privfair.kernels.features import (
+    LEFT_OUT,
+    MOST,
+    Eigenfunctions,
+    FeatureWitness,
+    UnitFeatures,
+    best_weights,
+    features_of,
+    mercer,
+    unit_features,
+    weighted,
+)
 
 NAMES = ["energy", "laplace:0.3", "gaussian:0.3", "matern32:0.3", "matern52:0.5", "rq:0.3:2", "0.5*gaussian:0.2+energy"]
 RANGES = [(0.0, 1.0), (-1.0, 3.0)]

@@ -18,7 +18,7 @@ from privfair.kernels import (
     RationalQuadraticKernel,
     SumKernel,
 )
-from privfair.kernels.parse import parse_kernel, parse_noise
+from privfair.kernels.families import parse_kernel, parse_noise
 from privfair.mechanisms import GaussianNoise, LaplaceNoise
 from tests.contracts.kernel_contract import KernelContract
 

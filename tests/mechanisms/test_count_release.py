@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accountant import Adjacency, Composed, DiscreteGaussian, DiscreteLaplace, InputError, delta_of, spent
-from accountant.release_calibration import exact_delta
+from accountant.calibration import exact_delta
 from privfair.mechanisms.count_release import CountNoise, Kind, gaussian_scale_for, laplace_scale_for
 from privfair.mechanisms.entropy import Entropy, SeededEntropy, SystemEntropy
 from tests.mechanisms.laws import fits, hockey_stick, mass

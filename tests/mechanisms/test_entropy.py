@@ -14,8 +14,7 @@ from scipy.stats import binomtest, kstest, norm
 
 from accountant.errors import InputError
 from privfair.mechanisms import entropy as module
-from privfair.mechanisms.entropy import Entropy, SeededEntropy, SystemEntropy
-from privfair.mechanisms.opendp_samplers import _gaussian, _laplace
+from privfair.mechanisms.entropy import Entropy, SeededEntropy, SystemEntropy, _gaussian, _laplace
 from tests.mechanisms.laws import FALSE_ALARM, chi_square, fits, mass
 
 

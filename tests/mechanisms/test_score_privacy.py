@@ -11,8 +11,7 @@ from scipy.stats import beta
 
 from accountant import delta_of
 from privfair.mechanisms.entropy import SystemEntropy
-from privfair.mechanisms.grid_noise import Kind, ScoreNoise
-from privfair.mechanisms.score_release import fixed_scores, fixed_scores_event, poisson_scores_event
+from privfair.mechanisms.score_release import Kind, ScoreNoise, fixed_scores, fixed_scores_event, poisson_scores_event
 from tests.mechanisms.laws import Law, fixed_message_law, hockey_stick, noisy, poisson_message_law
 
 STEPS, SCALE = 4, 2.0  # a range of four steps with noise of two: losses large enough to see

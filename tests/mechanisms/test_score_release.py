@@ -15,8 +15,9 @@ from scipy.stats import binom
 from accountant import Adjacency, DiscreteLaplace, FixedSizeSampled, InputError, PoissonSampled, spent
 from privfair.kernels import EnergyKernel, GaussianKernel, LaplaceKernel
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
-from privfair.mechanisms.grid_noise import Kind, ScoreNoise
 from privfair.mechanisms.score_release import (
+    Kind,
+    ScoreNoise,
     fill_share,
     fixed_scores,
     fixed_scores_event,

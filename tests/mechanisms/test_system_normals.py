@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from privfair.mechanisms import system_bits, system_normals
-from privfair.mechanisms.system_bits import system_words
+from privfair.mechanisms import entropy as system_bits
+from privfair.mechanisms import entropy as system_normals
+from privfair.mechanisms.entropy import system_words
 
 SIZE = 1 << 20
 

@@ -13,12 +13,10 @@ from hypothesis.extra import numpy as arrays
 from scipy.stats import chi2
 
 from accountant.errors import InputError
-from accountant.events import Repeated
-from accountant.neighbouring import Adjacency, Unit
+from accountant.events import Adjacency, Repeated, Unit
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.update_release import GRIDS, UpdatePlan, UpdateRelease
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.privacy.by_pld import by_pld
+from privfair.mechanisms.vector_release import GRIDS, UpdatePlan, UpdateRelease, VectorNoise
+from privfair.privacy.planner import by_pld
 
 REPLACE = Adjacency.REPLACE_ONE
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)

@@ -13,10 +13,9 @@ from hypothesis.extra import numpy as arrays
 from scipy.stats import norm
 
 from accountant.errors import InputError
-from accountant.events import Gaussian
-from accountant.neighbouring import Adjacency
+from accountant.events import Adjacency, Gaussian
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
-from privfair.mechanisms.vector_noise import VectorNoise, grid_sum
+from privfair.mechanisms.vector_release import VectorNoise, grid_sum
 from tests.mechanisms.laws import mass
 
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE

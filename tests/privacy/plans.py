@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from privfair.config import PrivacyConfig
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import notion_by_name
-from privfair.messages import Counts
+from privfair.fairness.notions import Cells, notion_by_name
+from privfair.federated.messages import Counts
+from privfair.federated.release_plan import ReleasePlan
 from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planning import Planner
-from privfair.privacy.workload import Workload
-from privfair.terms import Terms
+from privfair.privacy.planner import Planner
+from privfair.privacy.worst_case import Workload
 from tests.end_to_end.federations import toy
 
 GIVEN = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
@@ -38,11 +37,11 @@ def planner(
     return Planner(PrivacyConfig(**privacy), workload, cells or cells_of())
 
 
-def told(cells: Sequence[Sequence[int]]) -> list[Counts]:
+def reported(cells: Sequence[Sequence[int]]) -> list[Counts]:
     """What clients tell whose cells partition their records."""
     return [Counts(int(np.sum(own)), np.array(own, dtype=np.int64)) for own in cells]
 
 
-def settle(plan: Planner, cells: Sequence[Sequence[int]] = ((120, 80), (60, 140)), releases: int = 1) -> Terms:
+def settle(plan: Planner, cells: Sequence[Sequence[int]] = ((120, 80), (60, 140)), releases: int = 1) -> ReleasePlan:
     plan.require_plannable()
-    return PrivateCounts(plan, lambda: releases).settle(told(cells))
+    return PrivateCounts(plan, lambda: releases).settle(reported(cells))

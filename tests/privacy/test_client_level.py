@@ -13,21 +13,13 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from accountant.events import Composed, Gaussian, Nothing, NotPrivate
-from accountant.neighbouring import Adjacency, NeighbouringMismatch, Unit
-from privfair.aggregation import aggregators
-from privfair.aggregation.quantiser import BFV_MODULUS
-from privfair.aggregation.whole_numbers import WholeNumbers
+from accountant.events import Adjacency, Composed, Gaussian, NeighbouringMismatch, Nothing, NotPrivate, Unit
+from privfair.audit.audit import KINDS
+from privfair.audit.subject import prepare
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
-from privfair.empirical.audit import KINDS
-from privfair.empirical.subject import prepare
-from privfair.fairness.embedding import EmbeddingPlan
-from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.update_release import UpdatePlan
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import (
+from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.messages import (
     CountsRequest,
     EmbeddingsRequest,
     LocalWork,
@@ -37,16 +29,20 @@ from privfair.messages import (
     Task,
     TrainRequest,
 )
-from privfair.parts import Parts
-from privfair.privacy.collusion import collusion
+from privfair.federated.release_plan import ReleasePlan
+from privfair.mechanisms.entropy import SeededEntropy
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import UpdatePlan, VectorNoise
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planning import Planner
+from privfair.privacy.planner import Planner
 from privfair.privacy.pricing import PriceList
-from privfair.privacy.statement import account
-from privfair.terms import Terms
+from privfair.privacy.statement import account, collusion
+from privfair.runs.assembly import RunSpec
+from privfair.secure_aggregation import aggregators
+from privfair.secure_aggregation.encoding import BFV_MODULUS, WholeNumbers
 from tests.end_to_end.federations import toy
-from tests.privacy.plans import cells_of, planner, settle, told
+from tests.privacy.plans import cells_of, planner, reported, settle
 from tests.privacy.test_planning import by_pld
 
 REPLACE, CLIENT = Adjacency.REPLACE_ONE, Unit.CLIENT
@@ -61,9 +57,9 @@ def plan(privacy: dict[str, Any], *, cohort: int = 1, **work: Any) -> Planner:
     return planner({**LEVEL, **privacy}, updates=updates, **{"shares_scores": False, **work})
 
 
-def parts(privacy: dict[str, Any] | None = None, clients: int = 5, **sections: Any) -> Parts:
+def parts(privacy: dict[str, Any] | None = None, clients: int = 5, **sections: Any) -> RunSpec:
     tree = {"privacy": {"epsilon": 3.0, **LEVEL, **(privacy or {})}, **sections}
-    return Parts.of(Config.build(tree), toy().schema, clients)
+    return RunSpec.of(Config.build(tree), toy().schema, clients)
 
 
 def price(counts: tuple[int, ...] = (120, 80), unit: Unit = CLIENT) -> PriceList:
@@ -75,61 +71,61 @@ def price(counts: tuple[int, ...] = (120, 80), unit: Unit = CLIENT) -> PriceList
 
 def test_the_claim_is_what_dp_accounting_says_of_the_same_gaussian_noise() -> None:
     """One client replaced moves the sum by two of the units that the multiplier counts in."""
-    terms = settle(plan({"noise_multiplier": 9.0}), COUNTS)
-    assert terms.claim is not None
-    assert terms.updates is None
-    assert terms.client_updates is not None
-    assert terms.client_updates.noise.steps == 2**19
+    release_plan = settle(plan({"noise_multiplier": 9.0}), COUNTS)
+    assert release_plan.claim is not None
+    assert release_plan.updates is None
+    assert release_plan.client_updates is not None
+    assert release_plan.client_updates.noise.steps == 2**19
     expected = by_pld([dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.5), 3)])
-    assert terms.claim.pld == pytest.approx(expected, abs=1e-3)
+    assert release_plan.claim.pld == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("method", ["pld", "rdp"])
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_a_target_is_met_from_below(method: str, epsilon: float) -> None:
-    terms = settle(plan({"epsilon": epsilon, "target_method": method}), COUNTS)
-    assert terms.claim is not None
-    assert 0.98 * epsilon < getattr(terms.claim, method) <= epsilon
+    release_plan = settle(plan({"epsilon": epsilon, "target_method": method}), COUNTS)
+    assert release_plan.claim is not None
+    assert 0.98 * epsilon < getattr(release_plan.claim, method) <= epsilon
 
 
 def test_weights_are_portions_of_the_largest_and_the_step_brings_them_back() -> None:
-    terms = settle(replace(plan({"noise_multiplier": 9.0})), ((100, 100), (25, 25)))
-    releases = [terms.release(0), terms.release(1)]
+    release_plan = settle(replace(plan({"noise_multiplier": 9.0})), ((100, 100), (25, 25)))
+    releases = [release_plan.release(0), release_plan.release(1)]
     assert [r.portion for r in releases if r] == [1.0, 0.25]
-    assert terms.client_updates is not None
-    steps = terms.client_updates.noise.steps
-    assert terms.sum_step == pytest.approx(2.0 * 0.8 / steps)
+    assert release_plan.client_updates is not None
+    steps = release_plan.client_updates.noise.steps
+    assert release_plan.sum_step == pytest.approx(2.0 * 0.8 / steps)
     half = planner({**LEVEL, "noise_multiplier": 9.0}, shares_scores=False, updates=UpdatePlan(2.0, 5, 10**8, 1, 0.5))
     assert settle(half, ((100, 100), (25, 25))).sum_step == pytest.approx(2.0 * 0.8 / 0.5 / steps)
 
 
 def test_terms_survive_as_text() -> None:
-    terms = settle(plan({"epsilon": 3.0}, cohort=4), COUNTS)
-    again = Terms.from_json(json.loads(json.dumps(terms.to_json())))
-    assert again.to_json() == terms.to_json()
-    assert again.release(1) == terms.release(1)
+    release_plan = settle(plan({"epsilon": 3.0}, cohort=4), COUNTS)
+    again = ReleasePlan.from_json(json.loads(json.dumps(release_plan.to_json())))
+    assert again.to_json() == release_plan.to_json()
+    assert again.release(1) == release_plan.release(1)
     assert again.least_updates == 4
-    old = {k: v for k, v in terms.to_json().items() if k != "client_updates"}
-    assert Terms.from_json(old).client_updates is None
+    old = {k: v for k, v in release_plan.to_json().items() if k != "client_updates"}
+    assert ReleasePlan.from_json(old).client_updates is None
 
 
 def test_fairness_and_updates_meet_the_target_together() -> None:
     for work in ({"embedding": FEATURES}, {}):
-        terms = settle(plan({"epsilon": 6.0}, shares_scores=True, **work), COUNTS)
-        assert terms.claim is not None
-        assert terms.fairness_noise is not None
-        assert 5.9 < terms.claim.pld <= 6.0
+        release_plan = settle(plan({"epsilon": 6.0}, shares_scores=True, **work), COUNTS)
+        assert release_plan.claim is not None
+        assert release_plan.fairness_noise is not None
+        assert 5.9 < release_plan.claim.pld <= 6.0
 
 
 def test_the_noise_of_somebody_else_is_held_against_the_target() -> None:
     found = plan({"epsilon": 3.0})
-    terms = settle(found, COUNTS)
-    assert terms.client_updates is not None
-    multiplier = terms.client_updates.noise.multiplier
-    again = PrivateCounts(found).settle(told(COUNTS), (None, multiplier))
-    assert again.to_json() == terms.to_json()
+    release_plan = settle(found, COUNTS)
+    assert release_plan.client_updates is not None
+    multiplier = release_plan.client_updates.noise.multiplier
+    again = PrivateCounts(found).settle(reported(COUNTS), (None, multiplier))
+    assert again.to_json() == release_plan.to_json()
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
-        PrivateCounts(found).settle(told(COUNTS), (None, multiplier * 0.9))
+        PrivateCounts(found).settle(reported(COUNTS), (None, multiplier * 0.9))
 
 
 def test_the_plan_is_told_in_units_of_a_client() -> None:
@@ -179,11 +175,13 @@ def test_scores_cost_a_client_one_release_for_each_of_them() -> None:
 
 
 def test_every_row_is_of_a_client_and_does_not_add_up_with_that_of_a_record() -> None:
-    terms = settle(plan({"noise_multiplier": 9.0}), COUNTS)
-    request = TrainRequest(0, MODEL, Task(), LocalWork(1, 10, 0.1), 0.4, release=terms.release(1))
+    release_plan = settle(plan({"noise_multiplier": 9.0}), COUNTS)
+    request = TrainRequest(0, MODEL, Task(), LocalWork(1, 10, 0.1), 0.4, release=release_plan.release(1))
     (row,) = price().spends(request)
     assert row.event.neighbouring.unit is CLIENT  # type: ignore[union-attr]
-    assert row.event == price().spends(replace(request, release=terms.release(0)))[0].event  # whatever its weight
+    assert (
+        row.event == price().spends(replace(request, release=release_plan.release(0)))[0].event
+    )  # whatever its weight
     assert price().spends(CountsRequest())[0].event == Nothing()
     assert price().spends(replace(request, release=None))[0].event == NotPrivate()
     (other,) = price(unit=Unit.RECORD).spends(EmbeddingsRequest(0, MODEL, np.array([1, 0]), FEATURES.noise(3.0)))
@@ -203,29 +201,29 @@ def test_cells_that_nobody_asks_for_cost_nothing() -> None:
 
 def test_both_epsilons_are_those_of_the_whole_noise_and_of_one_share() -> None:
     found = plan({"noise_multiplier": 40.0}, cohort=5)
-    terms = settle(found, COUNTS)
-    both = collusion(terms, found)
-    assert terms.claim is not None
+    release_plan = settle(found, COUNTS)
+    both = collusion(release_plan, found)
+    assert release_plan.claim is not None
     assert both is not None
     assert "at least 4 shares remain" in both["nobody"]
-    for multiplier, epsilon in ((40.0, terms.claim.pld), (20.0, both["server_and_one_client"]["pld"])):
+    for multiplier, epsilon in ((40.0, release_plan.claim.pld), (20.0, both["server_and_one_client"]["pld"])):
         event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(multiplier / 2), 3)
         assert epsilon == pytest.approx(by_pld([event]), abs=1e-3)
 
 
 def test_shares_of_both_channels_are_pooled() -> None:
     found = plan({"epsilon": 4.0}, cohort=5, shares_scores=True, embedding=replace(FEATURES, cohort=5))
-    terms = settle(found, COUNTS)
-    both = collusion(terms, found)
+    release_plan = settle(found, COUNTS)
+    both = collusion(release_plan, found)
     assert both is not None
-    assert terms.embedding is not None
-    assert terms.client_updates is not None
+    assert release_plan.embedding is not None
+    assert release_plan.client_updates is not None
     assert both["server_and_one_client"]["pld"] > 4.0
     alone = settle(
         plan(
             {
-                "noise_multiplier": terms.client_updates.noise.multiplier / 2,
-                "prediction_noise": terms.embedding.noise.multiplier / 2,
+                "noise_multiplier": release_plan.client_updates.noise.multiplier / 2,
+                "prediction_noise": release_plan.embedding.noise.multiplier / 2,
             },
             shares_scores=True,
             embedding=FEATURES,

@@ -10,10 +10,10 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.fairness.embedding import EmbeddingPlan
-from privfair.parts import Parts
-from privfair.privacy.collusion import collusion, with_collusion
+from privfair.fairness.tracking import EmbeddingPlan
 from privfair.privacy.plan_report import sum_error
+from privfair.privacy.statement import collusion, with_collusion
+from privfair.runs.assembly import RunSpec
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import planner, settle
 from tests.privacy.test_planning import by_pld
@@ -24,57 +24,57 @@ GIVEN = {
 }  # fmt: skip
 
 
-def parts(clients: int = 5, **privacy: Any) -> Parts:
+def parts(clients: int = 5, **privacy: Any) -> RunSpec:
     tree = {"fairness": {"tracker": "embedding"}, "privacy": {"epsilon": 2.0, "distributed_noise": True, **privacy}}
-    return Parts.of(Config.build(tree), toy().schema, clients)
+    return RunSpec.of(Config.build(tree), toy().schema, clients)
 
 
 def test_both_epsilons_are_those_of_the_whole_noise_and_of_one_share() -> None:
     """A cohort of 5: who opens the sum knows one share, so 4 are the whole noise, and one is half as large."""
     found = planner(GIVEN, embedding=PLAN)
-    terms = settle(found)
-    assert terms.noise_is_shared
-    assert terms.claim is not None
-    assert terms.updates is not None
+    release_plan = settle(found)
+    assert release_plan.noise_is_shared
+    assert release_plan.claim is not None
+    assert release_plan.updates is not None
     step = dp_accounting.PoissonSampledDpEvent(0.25, dp_accounting.GaussianDpEvent(2.0))
     rest = [
         dp_accounting.GaussianDpEvent(2.0),
-        dp_accounting.SelfComposedDpEvent(step, 4 * terms.updates.steps),
+        dp_accounting.SelfComposedDpEvent(step, 4 * release_plan.updates.steps),
     ]
-    told = with_collusion(terms, found)
-    for multiplier, epsilon in ((12.0, terms.claim.pld), (6.0, told["pld"])):
+    reported = with_collusion(release_plan, found)
+    for multiplier, epsilon in ((12.0, release_plan.claim.pld), (6.0, reported["pld"])):
         sums = dp_accounting.GaussianDpEvent(multiplier / (1 + math.sqrt(2) / 1024))
         expected = by_pld([*rest, dp_accounting.SelfComposedDpEvent(sums, 4)])
         assert epsilon == pytest.approx(expected, abs=1e-3)
-    assert told["rdp"] > told["pld"] > terms.claim.pld
+    assert reported["rdp"] > reported["pld"] > release_plan.claim.pld
 
 
 def test_the_statement_says_whom_each_is_for() -> None:
     found = planner(GIVEN, embedding=PLAN)
-    told = collusion(settle(found), found)
-    assert told is not None
-    assert "at least 4 shares remain" in told["nobody"]
-    assert "at least 5 vectors in a sum" in told["assumes"]
-    assert told["server_and_one_client"]["pld"] > 0
+    reported = collusion(settle(found), found)
+    assert reported is not None
+    assert "at least 4 shares remain" in reported["nobody"]
+    assert "at least 5 vectors in a sum" in reported["assumes"]
+    assert reported["server_and_one_client"]["pld"] > 0
     whole = planner(GIVEN, embedding=EmbeddingPlan("energy", 0.0, 1.0, 8))
     assert collusion(settle(whole), whole) is None
 
 
 def test_two_phases_add_the_price_of_counts() -> None:
     found = planner({"epsilon": 2.0}, embedding=PLAN)
-    terms = settle(found)
-    told = with_collusion(terms, found)
-    assert terms.claim is not None
-    assert terms.claim.two_phases
-    assert told["pld"] > terms.claim.pld
+    release_plan = settle(found)
+    reported = with_collusion(release_plan, found)
+    assert release_plan.claim is not None
+    assert release_plan.claim.two_phases
+    assert reported["pld"] > release_plan.claim.pld
 
 
 def test_more_clients_than_the_cohort_are_more_noise_than_needed_not_less() -> None:
     found = planner(GIVEN, embedding=PLAN)
     counts = [(100, 100)] * 8
-    terms = settle(found, counts)
-    assert terms.embedding is not None
-    assert sum_error(terms, terms.embedding, 0) == pytest.approx(12.0 * math.sqrt(8 / 4) / 800)
+    release_plan = settle(found, counts)
+    assert release_plan.embedding is not None
+    assert sum_error(release_plan, release_plan.embedding, 0) == pytest.approx(12.0 * math.sqrt(8 / 4) / 800)
 
 
 def test_the_default_cohort_is_everybody() -> None:
@@ -108,4 +108,4 @@ def test_what_does_not_fit_is_refused(clients: int, sections: dict[str, Any], wo
         "privacy": {"epsilon": 2.0, "distributed_noise": True, **sections.get("privacy", {})},
     }
     with pytest.raises(InputError, match=words):
-        Parts.of(Config.build(tree), toy().schema, clients)
+        RunSpec.of(Config.build(tree), toy().schema, clients)

@@ -14,17 +14,17 @@ import privfair
 from accountant.bounds import spent
 from accountant.errors import InputError
 from accountant.events import Composed
-from accountant.ledger import Ledger
+from accountant.ledger.ledger import Ledger
 from privfair.config import Config
-from privfair.fairness.embedding import EmbeddingPlan
+from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.negotiation import EndedAfterCounts, PrivateCounts
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planning import Planner, sampling_of
-from privfair.privacy.workload import Sampling
-from privfair.terms import Claim, Terms
+from privfair.privacy.planner import Planner, sampling_of
+from privfair.privacy.worst_case import Sampling
 from tests.end_to_end.federations import toy
 from tests.flower.federations import PRIVATE, deployment
-from tests.privacy.plans import GIVEN, RATES, planner, settle, told
+from tests.privacy.plans import GIVEN, RATES, planner, reported, settle
 from tests.privacy.test_planning import by_pld, dp_events
 
 LARGE = ((180_000, 120_000), (90_000, 110_000))  # 500,000 records
@@ -33,22 +33,22 @@ TINY = 1 / (10 * 500_000)
 OFTEN = {"batch_size": 5_000, "samples": 2_000}
 
 
-def claim_of(terms: Terms) -> Claim:
-    assert terms.claim is not None
-    return terms.claim
+def claim_of(release_plan: ReleasePlan) -> Claim:
+    assert release_plan.claim is not None
+    return release_plan.claim
 
 
-def noise_of(terms: Terms) -> tuple[float, float]:
+def noise_of(release_plan: ReleasePlan) -> tuple[float, float]:
     """(noise of scores, noise multiplier of updates)."""
-    assert terms.sharing is not None
-    assert terms.updates is not None
-    return terms.sharing.noise.scale, terms.updates.noise_multiplier
+    assert release_plan.sharing is not None
+    assert release_plan.updates is not None
+    return release_plan.sharing.noise.scale, release_plan.updates.noise_multiplier
 
 
-def in_two_phases(plan: Planner, terms: Terms, delta: float) -> float:
+def in_two_phases(plan: Planner, release_plan: ReleasePlan, delta: float) -> float:
     """ε at δ of the settled noise and of the rest, one after the other, by PLD."""
-    multiplier = None if terms.updates is None else terms.updates.noise_multiplier
-    rest = plan.under(terms).rest(sampling_of(terms), terms.fairness_noise, multiplier)
+    multiplier = None if release_plan.updates is None else release_plan.updates.noise_multiplier
+    rest = plan.under(release_plan).rest(sampling_of(release_plan), release_plan.fairness_noise, multiplier)
     share = 0.1 * delta if plan.config.counts == "gaussian" else 0.0
     first = Composed(tuple(channel.total for channel in plan.fixed()))
     later = Composed(tuple(channel.total for channel in rest))
@@ -60,15 +60,17 @@ def in_two_phases(plan: Planner, terms: Terms, delta: float) -> float:
 @pytest.mark.parametrize("method", ["pld", "rdp"])
 def test_half_a_million_records_are_planned_for_a_smaller_delta(privacy: dict[str, Any], method: str) -> None:
     plan = planner({"epsilon": 3.0, "target_method": method, **privacy}, **OFTEN)
-    terms = settle(plan, LARGE)
-    claim = claim_of(terms)
+    release_plan = settle(plan, LARGE)
+    claim = claim_of(release_plan)
     assert claim.delta == TINY
     assert claim.two_phases  # the noise depends on counts: they do not compose with the rest at once
-    assert in_two_phases(plan, terms, TINY) <= 3.0 * (1 + 1e-6)
-    assert in_two_phases(plan, terms, TINY / 1e4) > 3.0  # and at no far smaller δ: the noise is calibrated for this one
+    assert in_two_phases(plan, release_plan, TINY) <= 3.0 * (1 + 1e-6)
+    assert (
+        in_two_phases(plan, release_plan, TINY / 1e4) > 3.0
+    )  # and at no far smaller δ: the noise is calibrated for this one
     declared = settle(planner({"epsilon": 3.0, "target_method": method, "records": 99_999, **privacy}, **OFTEN), LARGE)
     assert claim_of(declared).delta == 1e-5  # the owner has said how many there are: δ stays
-    assert all(more > less for more, less in zip(noise_of(terms), noise_of(declared), strict=True))
+    assert all(more > less for more, less in zip(noise_of(release_plan), noise_of(declared), strict=True))
 
 
 def test_records_that_are_sampled_rarely_leave_something_to_updates() -> None:
@@ -77,16 +79,16 @@ def test_records_that_are_sampled_rarely_leave_something_to_updates() -> None:
     RDP bounds the plan, too, so that scores which are calibrated by PLD alone would leave nothing to updates.
     """
     plan = planner({"epsilon": 3.0}, batch_size=5_000)
-    terms = settle(plan, LARGE)
-    assert in_two_phases(plan, terms, TINY) <= 3.0 * (1 + 1e-6)
-    assert claim_of(terms).rdp == pytest.approx(0.15 + 1.2 * 2.85)
+    release_plan = settle(plan, LARGE)
+    assert in_two_phases(plan, release_plan, TINY) <= 3.0 * (1 + 1e-6)
+    assert claim_of(release_plan).rdp == pytest.approx(0.15 + 1.2 * 2.85)
 
 
 def test_public_counts_are_planned_at_once_for_the_smaller_delta() -> None:
-    terms = settle(planner({"epsilon": 3.0, "counts": "public"}, **OFTEN), LARGE)
-    assert claim_of(terms).delta == TINY
-    assert not claim_of(terms).two_phases
-    assert 0.98 * 3.0 <= claim_of(terms).pld <= 3.0
+    release_plan = settle(planner({"epsilon": 3.0, "counts": "public"}, **OFTEN), LARGE)
+    assert claim_of(release_plan).delta == TINY
+    assert not claim_of(release_plan).two_phases
+    assert 0.98 * 3.0 <= claim_of(release_plan).pld <= 3.0
 
 
 def test_given_noise_states_its_epsilon_at_the_smaller_delta() -> None:
@@ -107,16 +109,18 @@ def test_given_noise_that_leaves_nothing_at_the_smaller_delta_is_stated_and_no_e
     (channel,) = updates.rest(Sampling(0.25, 4, None, None), None, 2.0)
     epsilon = 1.1 * (spent(channel.total, 1e-5, "pld").epsilon + 1 / 20)
     plan = planner({**given_noise, "epsilon": epsilon})
-    terms = settle(plan, LARGE)
-    claim = claim_of(terms)
+    release_plan = settle(plan, LARGE)
+    claim = claim_of(release_plan)
     assert claim.delta == TINY
     assert claim.pld > epsilon
-    rest = plan.rest(sampling_of(terms), terms.fairness_noise, 2.0)
+    rest = plan.rest(sampling_of(release_plan), release_plan.fairness_noise, 2.0)
     everything = Composed(tuple(channel.total for channel in [*plan.fixed(), *rest]))
     assert spent(everything, 1e-5, "pld").epsilon <= epsilon  # the target itself is met at the configured δ
-    again = PrivateCounts(plan).settle(told(LARGE), (terms.fairness_noise, 2.0))
+    again = PrivateCounts(plan).settle(reported(LARGE), (release_plan.fairness_noise, 2.0))
     assert claim_of(again).pld == pytest.approx(claim.pld, rel=1e-9)  # a data holder comes to the same terms
-    notes = plan_report(Config.build({"privacy": {**given_noise, "epsilon": epsilon}}), terms, plan, budgeted=False)
+    notes = plan_report(
+        Config.build({"privacy": {**given_noise, "epsilon": epsilon}}), release_plan, plan, budgeted=False
+    )
     assert any("leaves nothing to calibrate at the smaller δ" in note for note in notes["notes"])
 
 
@@ -125,11 +129,11 @@ def test_a_holder_insists_on_the_smaller_delta() -> None:
     plan = planner({"epsilon": 3.0, **RATES})
     few, many = settle(plan), settle(plan, LARGE)
     multiplier = many.updates.noise_multiplier if many.updates else None
-    again = PrivateCounts(plan).settle(told(LARGE), (many.fairness_noise, multiplier))
+    again = PrivateCounts(plan).settle(reported(LARGE), (many.fairness_noise, multiplier))
     assert again.to_json() == many.to_json()
     weaker = few.updates.noise_multiplier if few.updates else None
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
-        PrivateCounts(plan).settle(told(LARGE), (few.fairness_noise, weaker))
+        PrivateCounts(plan).settle(reported(LARGE), (few.fairness_noise, weaker))
 
 
 @settings(max_examples=25, deadline=None)
@@ -142,7 +146,7 @@ def test_no_counts_are_an_error_for_delta(cells: list[tuple[int, int]], delta: f
     plan = planner({**privacy, "delta": delta})
     plan.require_plannable()
     records = sum(map(sum, cells))
-    claim = claim_of(PrivateCounts(plan).settle(told(cells)))
+    claim = claim_of(PrivateCounts(plan).settle(reported(cells)))
     assert claim.delta == (delta if delta * records < 1 else 1 / (10 * records))
     assert claim.delta * records < 1
     if "epsilon" in privacy:
@@ -203,10 +207,10 @@ def test_public_counts_have_cost_nothing() -> None:
 
 def test_many_records_get_larger_minibatches_and_no_error() -> None:
     """A million records at a client and minibatches of 50 would be 20,000 steps a round; there is room for 10,000."""
-    terms = settle(planner({"epsilon": 3.0, "target_method": "rdp", "delta": 1e-9}), [(600_000, 400_000)])
-    assert terms.updates is not None
-    assert terms.updates.steps == 10_000
-    assert terms.updates.sampling_rate == pytest.approx(1e-4)
+    release_plan = settle(planner({"epsilon": 3.0, "target_method": "rdp", "delta": 1e-9}), [(600_000, 400_000)])
+    assert release_plan.updates is not None
+    assert release_plan.updates.steps == 10_000
+    assert release_plan.updates.sampling_rate == pytest.approx(1e-4)
 
 
 def test_sums_without_room_end_the_run_after_its_counts(tmp_path: Path) -> None:
@@ -242,8 +246,8 @@ def test_data_holders_come_to_the_same_delta(tmp_path: Path) -> None:
     found = deployment(tmp_path, {"privacy": privacy, "aggregation": {"scheme": "plain", "quantise": True}})
     checkpoint = found.serve()
     assert checkpoint.absent == ()
-    delta = claim_of(checkpoint.terms).delta
-    assert delta == 1 / (10 * int(checkpoint.terms.records.sum()))
+    delta = claim_of(checkpoint.release_plan).delta
+    assert delta == 1 / (10 * int(checkpoint.release_plan.records.sum()))
     for k in range(3):
         stated = json.loads((found.holder(k) / "privacy.json").read_text())
         assert (stated["delta"], stated["private"]) == (delta, True)
@@ -252,10 +256,10 @@ def test_data_holders_come_to_the_same_delta(tmp_path: Path) -> None:
 
 def test_who_comes_late_does_not_change_delta(tmp_path: Path) -> None:
     """A latecomer would make the released number of records larger, and δ smaller: it stays out, and nothing fails."""
-    from privfair.attendance import singles
-    from privfair.backends.flower.link import unwrap
-    from privfair.messages import CountsRequest
-    from privfair.request_wire import decode_request
+    from privfair.deployment.flower.link import unwrap
+    from privfair.federated.codec import decode_request
+    from privfair.federated.exchange import singles
+    from privfair.federated.messages import CountsRequest
 
     late: list[int] = []
 
@@ -275,8 +279,8 @@ def test_who_comes_late_does_not_change_delta(tmp_path: Path) -> None:
     checkpoint = found.serve()
     assert late
     assert checkpoint.uncounted == ()
-    assert checkpoint.terms.records[2] == 0
-    assert claim_of(checkpoint.terms).delta == 1 / 110
+    assert checkpoint.release_plan.records[2] == 0
+    assert claim_of(checkpoint.release_plan).delta == 1 / 110
     assert {row.channel for row in found.spends(2)} == {"counts"}
 
 

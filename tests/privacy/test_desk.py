@@ -11,12 +11,21 @@ import pytest
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency
+from accountant.events import Adjacency
+from accountant.ledger.ledger import Ledger
+from privfair.federated.messages import (
+    Counts,
+    CountsRequest,
+    Parameters,
+    Reply,
+    Request,
+    ScoreRelease,
+    Scores,
+    ScoresRequest,
+)
 from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.messages import Counts, CountsRequest, Parameters, Reply, Request, ScoreRelease, Scores, ScoresRequest
-from privfair.privacy.desk import Desk, RetriesUsedUp
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.privacy.ledger_gateway import LedgerGateway, RetriesUsedUp
 from privfair.privacy.pricing import PriceList
 from tests.privacy.plans import cells_of
 
@@ -31,12 +40,12 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield opened
 
 
-def desk_on(ledger: Ledger, clients: int = 2, retries: int | None = 1) -> Desk:
+def desk_on(ledger: Ledger, clients: int = 2, retries: int | None = 1) -> LedgerGateway:
     prices = [
         PriceList("people", RUN, f"client{k}", ("s0=0", "s0=1"), CELLS, Adjacency.ADD_OR_REMOVE, np.array([9, 9]))
         for k in range(clients)
     ]
-    return Desk(ledger, prices, run=RUN, fingerprint="", retries=retries)
+    return LedgerGateway(ledger, prices, run=RUN, fingerprint="", retries=retries)
 
 
 def counts() -> CountsRequest:
@@ -153,9 +162,9 @@ def test_a_reservation_that_was_never_used_is_used(ledger: Ledger) -> None:
 
 
 def test_a_reservation_at_another_price_is_not_used(ledger: Ledger) -> None:
-    desk = desk_on(ledger)
+    gateway = desk_on(ledger)
     cheaper = ScoresRequest(0, Parameters(np.zeros(2)), np.array([2, 0]), ScoreRelease(NOISE, np.array([0.1, 0.0])))
-    token = ledger.reserve(desk.prices[0].spends(cheaper)).token
+    token = ledger.reserve(gateway.prices[0].spends(cheaper)).token
     desk_on(ledger).answer([(0, scores(0))], Answering())
     assert len({t for t, _ in ledger.spends(run=RUN)} - {token}) == 1
     assert len(ledger.spends(run=RUN)) == 3
@@ -200,10 +209,10 @@ def test_without_a_target_there_is_no_limit(ledger: Ledger) -> None:
 def test_lost_counts_are_told_to_the_planner(ledger: Ledger) -> None:
     assert desk_on(ledger).releases_of_counts() == 0
     for expected in (1, 2, 3):
-        desk = desk_on(ledger, retries=0)  # counts are planned after the fact: they have no limit here
+        gateway = desk_on(ledger, retries=0)  # counts are planned after the fact: they have no limit here
         with pytest.raises(Crash):
-            desk.answer([(0, counts())], crashing)
-        assert desk.releases_of_counts() == desk_on(ledger).releases_of_counts() == expected
+            gateway.answer([(0, counts())], crashing)
+        assert gateway.releases_of_counts() == desk_on(ledger).releases_of_counts() == expected
 
 
 def test_over_budget_nothing_is_asked_reserved_or_redeemed(ledger: Ledger, tmp_path: Path) -> None:
@@ -216,17 +225,17 @@ def test_over_budget_nothing_is_asked_reserved_or_redeemed(ledger: Ledger, tmp_p
 
 
 def test_delivered_forgets_messages_and_no_prices(ledger: Ledger, tmp_path: Path) -> None:
-    desk = desk_on(ledger)
-    desk.answer([(0, counts()), (1, counts())], Answering())
-    desk.answer([(0, scores(0)), (1, scores(0))], Answering())
+    gateway = desk_on(ledger)
+    gateway.answer([(0, counts()), (1, counts())], Answering())
+    gateway.answer([(0, scores(0)), (1, scores(0))], Answering())
     before = ledger.spends(run=RUN)
-    desk.delivered()
+    gateway.delivered()
     rows, redeemed, messages = looked_up(tmp_path / "l.sqlite")
     assert not messages
     assert redeemed == set(rows)
     assert ledger.spends(run=RUN) == before
     assert audit(ledger, pld=False).fine
-    desk.delivered()  # nothing left to forget
+    gateway.delivered()  # nothing left to forget
 
 
 def test_a_resumed_desk_forgets_what_the_one_before_had_stored(ledger: Ledger, tmp_path: Path) -> None:

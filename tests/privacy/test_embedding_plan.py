@@ -12,19 +12,18 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from accountant.events import Composed, Gaussian, NotPrivate
-from accountant.neighbouring import Adjacency
+from accountant.events import Adjacency, Composed, Gaussian, NotPrivate
 from privfair.config import Config
-from privfair.fairness.embedding import EmbeddingPlan
-from privfair.messages import EmbeddingsRequest, Parameters
-from privfair.parts import Parts
+from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.messages import EmbeddingsRequest, Parameters
+from privfair.federated.release_plan import ReleasePlan
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planning import Planner
+from privfair.privacy.planner import Planner
 from privfair.privacy.pricing import EMBEDDINGS
-from privfair.terms import Terms
+from privfair.runs.assembly import RunSpec
 from tests.end_to_end.federations import toy
-from tests.privacy.plans import cells_of, planner, settle, told
+from tests.privacy.plans import cells_of, planner, reported, settle
 from tests.privacy.test_planning import by_pld, by_rdp
 from tests.privacy.test_pricing import RACE, SEX, prices, schema_of
 
@@ -37,9 +36,9 @@ def plan(privacy: dict[str, Any], notion: str = "statistical_parity", **shape: A
     return planner(privacy, cells_of(notion, **shape), embedding=PLAN)
 
 
-def parts(**sections: dict[str, Any]) -> Parts:
+def parts(**sections: dict[str, Any]) -> RunSpec:
     fairness = {"tracker": "embedding", **sections.pop("fairness", {})}
-    return Parts.of(Config.build({"fairness": fairness, **sections}), toy().schema, 3)
+    return RunSpec.of(Config.build({"fairness": fairness, **sections}), toy().schema, 3)
 
 
 # ---- the plan
@@ -47,21 +46,21 @@ def parts(**sections: dict[str, Any]) -> Parts:
 
 def test_the_claim_is_what_dp_accounting_says_of_the_same_gaussian_noise() -> None:
     """Rounding to the grid adds √8/2 of 1024 steps to the sensitivity: 0.14% of the multiplier."""
-    terms = settle(plan({**GIVEN, "counts": "gaussian"}))
-    assert terms.sharing is None
-    assert terms.embedding is not None
-    assert terms.claim is not None
-    assert terms.embedding.noise.multiplier == 12.0
+    release_plan = settle(plan({**GIVEN, "counts": "gaussian"}))
+    assert release_plan.sharing is None
+    assert release_plan.embedding is not None
+    assert release_plan.claim is not None
+    assert release_plan.embedding.noise.multiplier == 12.0
     sums = dp_accounting.GaussianDpEvent(12.0 / (1 + math.sqrt(2) / 1024))
     step = dp_accounting.PoissonSampledDpEvent(0.25, dp_accounting.GaussianDpEvent(2.0))
-    assert terms.updates is not None
+    assert release_plan.updates is not None
     events = [
         dp_accounting.GaussianDpEvent(2.0),
         dp_accounting.SelfComposedDpEvent(sums, 4),
-        dp_accounting.SelfComposedDpEvent(step, 4 * terms.updates.steps),
+        dp_accounting.SelfComposedDpEvent(step, 4 * release_plan.updates.steps),
     ]
-    assert terms.claim.pld == pytest.approx(by_pld(events), abs=1e-3)
-    assert 0.98 * by_rdp(events) <= terms.claim.rdp <= by_rdp(events) * (1 + 1e-4)
+    assert release_plan.claim.pld == pytest.approx(by_pld(events), abs=1e-3)
+    assert 0.98 * by_rdp(events) <= release_plan.claim.rdp <= by_rdp(events) * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("method", ["pld", "rdp"])
@@ -91,8 +90,8 @@ def test_noise_that_cannot_be_is_refused_before_anything_is_told() -> None:
 
 def test_the_share_of_the_sums_alone_is_what_was_asked_for() -> None:
     found = plan({"epsilon": 2.0, "sampling_rate": 0.25, "prediction_share": 0.3, "retries": 0})
-    terms = settle(found)
-    channel = found.fairness_channel(terms)
+    release_plan = settle(found)
+    channel = found.fairness_channel(release_plan)
     assert channel is not None
     assert channel.name == EMBEDDINGS
     assert channel.count == 3
@@ -116,11 +115,11 @@ def _multiplier(event: Any) -> float:
 def test_a_record_pays_for_every_sum_it_is_in(notion: str, shape: dict[str, Any], times: int) -> None:
     found = plan(GIVEN, notion, **shape)
     groups = len(found.cells)
-    terms = settle(found, [[60] * groups, [90] * groups])
-    channel = found.fairness_channel(terms)
+    release_plan = settle(found, [[60] * groups, [90] * groups])
+    channel = found.fairness_channel(release_plan)
     assert channel is not None
     events = channel.event.events if isinstance(channel.event, Composed) else (channel.event,)
-    assert events == (terms.embedding and terms.embedding.noise.event(),) * times
+    assert events == (release_plan.embedding and release_plan.embedding.noise.event(),) * times
 
 
 def test_public_counts_are_replace_one_with_the_true_spread() -> None:
@@ -137,33 +136,33 @@ def test_public_counts_are_replace_one_with_the_true_spread() -> None:
 
 
 def test_small_cells_are_left_out_by_public_rule_and_the_bound_is_then_the_plans() -> None:
-    terms = settle(plan({**GIVEN, "min_count": 10}), ((120, 3), (60, 140), (2, -1)))
-    assert terms.embedding is not None
-    assert terms.embedding.cells.tolist() == [[1, 0], [1, 1], [0, 0]]
-    assert terms.silent
+    release_plan = settle(plan({**GIVEN, "min_count": 10}), ((120, 3), (60, 140), (2, -1)))
+    assert release_plan.embedding is not None
+    assert release_plan.embedding.cells.tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert release_plan.silent
     assert not settle(plan(GIVEN)).silent
 
 
 def test_terms_survive_json_and_older_ones_have_no_embedding() -> None:
-    terms = settle(plan(GIVEN))
-    again = Terms.from_json(json.loads(json.dumps(terms.to_json())))
+    release_plan = settle(plan(GIVEN))
+    again = ReleasePlan.from_json(json.loads(json.dumps(release_plan.to_json())))
     assert again.embedding is not None
-    assert terms.embedding is not None
-    assert again.embedding.noise == terms.embedding.noise
-    np.testing.assert_array_equal(again.embedding.cells, terms.embedding.cells)
-    older = {k: v for k, v in terms.to_json().items() if k != "embedding"}
-    assert Terms.from_json(older).embedding is None
+    assert release_plan.embedding is not None
+    assert again.embedding.noise == release_plan.embedding.noise
+    np.testing.assert_array_equal(again.embedding.cells, release_plan.embedding.cells)
+    older = {k: v for k, v in release_plan.to_json().items() if k != "embedding"}
+    assert ReleasePlan.from_json(older).embedding is None
 
 
 def test_noise_that_somebody_else_found_is_held_against_the_plan() -> None:
     found = plan({"epsilon": 2.0, "sampling_rate": 0.25})
-    terms = settle(found)
-    assert terms.embedding is not None
-    assert terms.updates is not None
-    noise, multiplier = terms.embedding.noise, terms.updates.noise_multiplier
-    counts = told(((120, 80), (60, 140)))
+    release_plan = settle(found)
+    assert release_plan.embedding is not None
+    assert release_plan.updates is not None
+    noise, multiplier = release_plan.embedding.noise, release_plan.updates.noise_multiplier
+    counts = reported(((120, 80), (60, 140)))
     again = PrivateCounts(found).settle(counts, (noise, multiplier))
-    assert again.claim == terms.claim
+    assert again.claim == release_plan.claim
     weaker = replace(noise, multiplier=noise.multiplier / 2)
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
         PrivateCounts(found).settle(counts, (weaker, multiplier))
@@ -175,11 +174,11 @@ def test_noise_that_somebody_else_found_is_held_against_the_plan() -> None:
 def test_the_plan_tells_what_to_expect() -> None:
     config = Config.build({"fairness": {"tracker": "embedding"}, "privacy": GIVEN, "federation": {"rounds": 3}})
     found = plan(GIVEN)
-    told = plan_report(config, settle(found), found, budgeted=False)
-    row = next(r for r in told["channels"] if r["channel"] == "embeddings")
+    reported = plan_report(config, settle(found), found, budgeted=False)
+    row = next(r for r in reported["channels"] if r["channel"] == "embeddings")
     assert row["noise"] == "gaussian, 12 × the part of one record"
     assert row["sampling"] == "3 × 4 sums of 8 features, all records"
-    (line,) = [line for line in told["notes"] if line.startswith("Expected fairness error")]
+    (line,) = [line for line in reported["notes"] if line.startswith("Expected fairness error")]
     # √2 clients · 12 / records of each group, times the error of C′ for noise 1
     error = PLAN.unit.slope_noise * 12 * math.sqrt(2) * math.hypot(1 / 180, 1 / 220)
     assert f"by ±{error:.3g} (root mean square over scores)" in line
@@ -244,7 +243,7 @@ def test_a_loss_is_tracked_on_the_range_that_is_given() -> None:
 @pytest.mark.parametrize(("clients", "steps"), [(3, 1024), (41, 256), (100, 64), (1000, 64)])
 def test_the_grid_leaves_room_for_the_sum(clients: int, steps: int) -> None:
     config = Config.build({"fairness": {"tracker": "embedding"}, "aggregation": {"scheme": "bfv"}})
-    found = Parts.of(config, toy().schema, clients)
+    found = RunSpec.of(config, toy().schema, clients)
     assert found.embedding is not None
     assert found.feature_code is not None
     assert found.embedding.steps == steps

@@ -10,21 +10,21 @@ import pytest
 
 import privfair
 from privfair.datasets.records import ClientData, Federation
-from privfair.fairness.pooling import standard_error
-from privfair.terms import Terms
+from privfair.federated.algorithms.mmd_fedavg import standard_error
+from privfair.federated.release_plan import ReleasePlan
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import planner, settle
 
 UNEQUAL = ((900, 100), (500, 60))
 
 
-def plan(*, equal: bool, counts: str = "laplace") -> Terms:
+def plan(*, equal: bool, counts: str = "laplace") -> ReleasePlan:
     return settle(planner({"epsilon": 3.0, "equalise_groups": equal, "counts": counts}), UNEQUAL)
 
 
-def sharing_of(terms: Terms) -> Any:
-    assert terms.sharing is not None
-    return terms.sharing
+def sharing_of(release_plan: ReleasePlan) -> Any:
+    assert release_plan.sharing is not None
+    return release_plan.sharing
 
 
 def test_all_groups_are_sampled_at_one_rate_and_as_many_scores_are_shared() -> None:
@@ -64,13 +64,13 @@ def test_the_statement_has_one_epsilon_for_both_groups(tmp_path: Path, equal: bo
     for client in data.clients:  # a small second group
         rows = np.flatnonzero((client.train.groups[:, 0] == 0) | (np.arange(len(client.train)) % 5 == 0))
         small.append(ClientData(client.name, client.train.take(rows), client.test))
-    told = privfair.train(
+    reported = privfair.train(
         dataset=Federation(data.name, data.schema, tuple(small)),
         privacy={"epsilon": 3.0, "equalise_groups": equal},
         federation={"rounds": 2},
         fairness={"samples": 30},
         run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"},
     ).privacy
-    by_group = {name: value["rdp"] for name, value in told["by_group"].items()}
+    by_group = {name: value["rdp"] for name, value in reported["by_group"].items()}
     assert len(by_group) == 2
     assert (max(by_group.values()) == min(by_group.values())) is equal

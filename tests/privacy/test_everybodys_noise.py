@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privfair.audit.subject import all_clients, backend_of
 from privfair.clients.client import Client
-from privfair.clients.measures import confusion_tables
+from privfair.clients.objectives import confusion_tables
 from privfair.config import Config
 from privfair.datasets.records import ClientData
-from privfair.empirical.subject import all_clients, backend_of
-from privfair.fairness.embedding import SharedFeatures
-from privfair.fairness.tracking import SharedScores
-from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.update_release import UpdateRelease
-from privfair.mechanisms.vector_noise import VectorNoise
-from privfair.messages import (
+from privfair.fairness.tracking import SharedFeatures, SharedScores
+from privfair.federated.messages import (
     Counts,
     CountsRequest,
     Embeddings,
@@ -41,7 +36,10 @@ from privfair.messages import (
     TrainRequest,
     Update,
 )
-from privfair.setting import Setting, build
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
+from privfair.runs.assembly import Simulation, build
 from tests.end_to_end.federations import toy
 
 CLIENTS = 21
@@ -52,7 +50,7 @@ ENGINES = pytest.mark.parametrize("engine", ["local", "stacked"])
 
 
 @contextmanager
-def everybody(folder: Path, engine: str, clients: int = CLIENTS, **sections: Any) -> Iterator[Setting]:
+def everybody(folder: Path, engine: str, clients: int = CLIENTS, **sections: Any) -> Iterator[Simulation]:
     """A private federation in which every client has the same records: what differs between them is noise."""
     run = {"engine": engine, "reproducible_noise": True, "ledger": f"sqlite:///{folder}/l.sqlite", "seed": 5}
     embeds = sections.get("fairness", {}).get("tracker") == "embedding"  # sums of features sample no record
@@ -61,55 +59,55 @@ def everybody(folder: Path, engine: str, clients: int = CLIENTS, **sections: Any
     federation = toy(clients=clients, records=32, attributes=2)
     first = federation.clients[0]
     same = tuple(ClientData(client.name, first.train, first.test) for client in federation.clients)
-    setting = build(config, replace(federation, clients=same))
+    simulation = build(config, replace(federation, clients=same))
     try:
-        yield setting
+        yield simulation
     finally:
-        assert setting.private is not None
-        setting.private.close()
+        assert simulation.private is not None
+        simulation.private.close()
 
 
-def replies(setting: Setting, request: Request) -> list[Any]:
+def replies(simulation: Simulation, request: Request) -> list[Any]:
     """What everybody answers, by the configured engine."""
-    members = all_clients(setting)
-    return list(backend_of(setting, members).exchange(range(len(members)), lambda _: request))
+    members = all_clients(simulation)
+    return list(backend_of(simulation, members).exchange(range(len(members)), lambda _: request))
 
 
-def zeros(setting: Setting) -> Parameters:
+def zeros(simulation: Simulation) -> Parameters:
     """A model of which every score is ½."""
-    return Parameters(np.zeros_like(setting.model.parameters()))
+    return Parameters(np.zeros_like(simulation.model.parameters()))
 
 
-def changes(setting: Setting, request: TrainRequest) -> np.ndarray:
+def changes(simulation: Simulation, request: TrainRequest) -> np.ndarray:
     """(clients, parameters): every update, opened."""
     found = []
-    for reply in replies(setting, request):
+    for reply in replies(simulation, request):
         assert isinstance(reply, Update)
-        found.append(setting.replica.aggregator.open(setting.server.adder.add([reply.contribution])))
+        found.append(simulation.replica.aggregator.open(simulation.server.adder.add([reply.contribution])))
     return np.array(found)
 
 
-def noise_of(setting: Setting, channel: str) -> tuple[np.ndarray, float]:
+def noise_of(simulation: Simulation, channel: str) -> tuple[np.ndarray, float]:
     """(clients, cells, draws): what was added to the truth, over its planned standard deviation; its kurtosis."""
-    cells, client, model = len(setting.cells), all_clients(setting)[0], zeros(setting)
+    cells, client, model = len(simulation.cells), all_clients(simulation)[0], zeros(simulation)
     laplace, normal = 6.0, 3.0
     if channel == "counts":
-        told = [r for r in replies(setting, CountsRequest(COUNTING)) if isinstance(r, Counts)]
-        off = np.array([r.cells - client.cell_counts for r in told])
+        reported = [r for r in replies(simulation, CountsRequest(COUNTING)) if isinstance(r, Counts)]
+        off = np.array([r.cells - client.cell_counts for r in reported])
         return off[:, :, None] / (np.sqrt(2) * COUNTING.scale), laplace
     if channel == "evaluation":
         client.model.load(model.values)
-        groups = tuple(len(a.values) for a in setting.federation.schema.sensitive)
+        groups = tuple(len(a.values) for a in simulation.federation.schema.sensitive)
         true = confusion_tables(client.test_data, client.model, groups)
-        told = [r for r in replies(setting, EvaluateRequest(model, COUNTING)) if isinstance(r, Evaluation)]
-        off = np.array([[table - exact for table, exact in zip(r.confusion, true, strict=True)] for r in told])
-        return off.reshape(len(told), -1, 4) / (np.sqrt(2) * COUNTING.scale), laplace
+        reported = [r for r in replies(simulation, EvaluateRequest(model, COUNTING)) if isinstance(r, Evaluation)]
+        off = np.array([[table - exact for table, exact in zip(r.confusion, true, strict=True)] for r in reported])
+        return off.reshape(len(reported), -1, 4) / (np.sqrt(2) * COUNTING.scale), laplace
     if channel == "predictions":
         noise = ScoreNoise("gaussian", 0.7)
         release = ScoreRelease(noise, np.ones(cells))
         request = ScoresRequest(0, model, np.full(cells, 12, dtype=np.int64), release)
-        told = [r for r in replies(setting, request) if isinstance(r, Scores)]
-        return np.array([np.stack(r.cells) - 0.5 for r in told]) / noise.scale, normal
+        reported = [r for r in replies(simulation, request) if isinstance(r, Scores)]
+        return np.array([np.stack(r.cells) - 0.5 for r in reported]) / noise.scale, normal
     assert channel == "embeddings"
     assert client.embedder is not None
     unit = client.embedder.plan.unit
@@ -117,8 +115,8 @@ def noise_of(setting: Setting, channel: str) -> tuple[np.ndarray, float]:
     request = EmbeddingsRequest(0, model, np.ones(cells, dtype=np.int64), noise)
     sums = []
     for asked in (request, replace(request, release=None)):
-        told = [r for r in replies(setting, asked) if isinstance(r, Embeddings)]
-        sums.append(np.array([client.embedder.total(r.contribution, asked.round) for r in told]))
+        reported = [r for r in replies(simulation, asked) if isinstance(r, Embeddings)]
+        sums.append(np.array([client.embedder.total(r.contribution, asked.round) for r in reported]))
     return (sums[0] - sums[1]).reshape(len(sums[0]), cells, -1) / noise.grid_scale, normal
 
 
@@ -142,8 +140,8 @@ def require_noise(noise: np.ndarray, kurtosis: float) -> None:
 @pytest.mark.parametrize("channel", ["counts", "predictions", "evaluation", "embeddings"])
 def test_every_client_and_every_cell_has_noise_of_its_own(tmp_path: Path, engine: str, channel: str) -> None:
     fairness = {"tracker": "embedding"} if channel == "embeddings" else {}
-    with everybody(tmp_path, engine, fairness=fairness) as setting:
-        require_noise(*noise_of(setting, channel))
+    with everybody(tmp_path, engine, fairness=fairness) as simulation:
+        require_noise(*noise_of(simulation, channel))
 
 
 @ENGINES
@@ -152,20 +150,20 @@ def test_every_update_has_noise_of_its_own_whatever_the_size_of_a_batch(
     tmp_path: Path, engine: str, objective: str
 ) -> None:
     """Noise z·C in every step, divided by the planned batch as the gradients are: the root of no batch is in it."""
-    with everybody(tmp_path, engine) as setting:
-        goal = Task() if objective == "task" else tracked(setting, 1.0)
-        request = TrainRequest(0, zeros(setting), goal, WORK, weight=1.0)
+    with everybody(tmp_path, engine) as simulation:
+        goal = Task() if objective == "task" else tracked(simulation, 1.0)
+        request = TrainRequest(0, zeros(simulation), goal, WORK, weight=1.0)
         for work in (WORK, replace(WORK, divisor=1.0, learning_rate=0.3 / 37.5)):
             request = replace(request, work=replace(work, learning_rate=1e-6 * work.learning_rate))
-            exact = changes(setting, replace(request, work=replace(request.work, noise_multiplier=0.0)))
+            exact = changes(simulation, replace(request, work=replace(request.work, noise_multiplier=0.0)))
             step = request.work.learning_rate * work.noise_multiplier * work.max_grad_norm / work.divisor
             scale = step * np.sqrt(work.steps)
-            require_noise(((changes(setting, request) - exact) / scale)[:, None, :], 3.0)
+            require_noise(((changes(simulation, request) - exact) / scale)[:, None, :], 3.0)
 
 
-def tracked(setting: Setting, strength: float) -> Tracked:
+def tracked(simulation: Simulation, strength: float) -> Tracked:
     """A penalty that pulls the groups' scores apart."""
-    cells, client = len(setting.cells), all_clients(setting)[0]
+    cells, client = len(simulation.cells), all_clients(simulation)[0]
     ones, records = np.ones(cells), float(cells)
     if client.embedder is not None:
         plan = client.embedder.plan
@@ -183,13 +181,13 @@ def test_the_gradient_of_the_penalty_is_clipped_with_that_of_the_task(
 ) -> None:
     """λ = 1e6: with n records a step moves the parameters by at most η·n·C over the planned batch, without noise."""
     fairness = {"tracker": tracker} if tracker == "embedding" else {}
-    with everybody(tmp_path, engine, clients=2, fairness=fairness, model={"name": model}) as setting:
+    with everybody(tmp_path, engine, clients=2, fairness=fairness, model={"name": model}) as simulation:
         work = replace(WORK, steps=1, noise_multiplier=0.0)
-        start = Parameters(setting.model.parameters())
-        most = work.learning_rate * work.max_grad_norm / work.divisor * len(all_clients(setting)[0].data.y)
+        start = Parameters(simulation.model.parameters())
+        most = work.learning_rate * work.max_grad_norm / work.divisor * len(all_clients(simulation)[0].data.y)
         for strength in (0.0, 1e6):
-            request = TrainRequest(0, start, tracked(setting, strength), work, weight=1.0)
-            lengths = np.linalg.norm(changes(setting, request), axis=1)
+            request = TrainRequest(0, start, tracked(simulation, strength), work, weight=1.0)
+            lengths = np.linalg.norm(changes(simulation, request), axis=1)
             assert (lengths <= most * (1 + 1e-5)).all()
         assert (lengths > 0.05 * most).all()  # the penalty is there
 
@@ -198,13 +196,13 @@ def test_the_gradient_of_the_penalty_is_clipped_with_that_of_the_task(
 def test_every_whole_update_has_noise_of_its_own(tmp_path: Path, engine: str) -> None:
     """Where whole clients are protected: the same training everywhere, and noise on the grid."""
     privacy = {"counts": "public", "updates": "client_level", "noise_multiplier": 2.0, "prediction_noise": 9.0}
-    with everybody(tmp_path, engine, privacy=privacy) as setting:
-        size = setting.model.parameters().size
+    with everybody(tmp_path, engine, privacy=privacy) as simulation:
+        size = simulation.model.parameters().size
         noise = VectorNoise(2.0, size, 2.0, 4096)
         release = UpdateRelease(1.0, 1.0, noise)
-        request = TrainRequest(0, zeros(setting), Task(), LocalWork(1, None, 0.1), weight=1.0, release=release)
-        found = changes(setting, request)
-        exact = release.whole(trained(all_clients(setting)[0], request))
+        request = TrainRequest(0, zeros(simulation), Task(), LocalWork(1, None, 0.1), weight=1.0, release=release)
+        found = changes(simulation, request)
+        exact = release.whole(trained(all_clients(simulation)[0], request))
         require_noise(((found - exact) / noise.grid_scale)[:, None, :], 3.0)
 
 

@@ -9,11 +9,11 @@ import pytest
 import privfair
 from accountant import Budget, Gaussian, Ledger, OwnerKey, Spend
 from accountant.errors import Refused
-from accountant.fingerprint import fingerprint_csv
+from accountant.ledger.signing import fingerprint_csv
 from privfair.config import Config
 from privfair.datasets import load
-from privfair.privacy.books import Books, named_run
-from privfair.sweeps.budgets import require_no_budget as require_no_budget_to_sweep
+from privfair.privacy.run_ledger import RunLedger, named_run
+from privfair.sweeps.run_sweep import require_no_budget as require_no_budget_to_sweep
 
 PRIVATE = {"privacy": {"epsilon": 1.0, "dataset": "patients"}}
 
@@ -31,20 +31,20 @@ def elsewhere(tmp_path, monkeypatch) -> str:
     return url
 
 
-def opened(tables: dict) -> Books:
+def opened(tables: dict) -> RunLedger:
     config, data = Config.build(tables), load("synthetic", records=20)
-    books = Books.open(config, data, named_run("20260102-120000-abcd", config, data.schema, None))
-    books.ledger.close()
-    return books
+    run_ledger = RunLedger.open(config, data, named_run("20260102-120000-abcd", config, data.schema, None))
+    run_ledger.ledger.close()
+    return run_ledger
 
 
 @pytest.mark.parametrize("name", ["patients", "Patients", "ｐatients"])
 def test_another_folder_does_not_leave_the_budget_behind(elsewhere, name):
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as reported:
         opened({"privacy": {"epsilon": 1.0, "dataset": name}})
-    assert elsewhere in str(told.value)
-    assert "run.ledger" in str(told.value)
-    assert "privacy.require_budget = false" in str(told.value)
+    assert elsewhere in str(reported.value)
+    assert "run.ledger" in str(reported.value)
+    assert "privacy.require_budget = false" in str(reported.value)
     assert list(Path.cwd().iterdir()) == []  # no ledger was made
 
 
@@ -56,15 +56,15 @@ def test_nor_does_a_ledger_that_is_there_already(elsewhere):
 
 
 def test_with_its_ledger_named_it_is_spent_from(elsewhere):
-    books = opened({**PRIVATE, "run": {"ledger": elsewhere}})
-    assert (books.budgeted, books.dataset) == (True, "patients")
-    books = opened({"privacy": {"epsilon": 1.0, "dataset": "PATIENTS"}, "run": {"ledger": elsewhere}})
-    assert (books.budgeted, books.dataset) == (True, "patients")
+    run_ledger = opened({**PRIVATE, "run": {"ledger": elsewhere}})
+    assert (run_ledger.budgeted, run_ledger.dataset) == (True, "patients")
+    run_ledger = opened({"privacy": {"epsilon": 1.0, "dataset": "PATIENTS"}, "run": {"ledger": elsewhere}})
+    assert (run_ledger.budgeted, run_ledger.dataset) == (True, "patients")
 
 
 def test_other_data_of_the_name_are_said_to_be(elsewhere):
-    books = opened({"privacy": {**PRIVATE["privacy"], "require_budget": False}})
-    assert not books.budgeted
+    run_ledger = opened({"privacy": {**PRIVATE["privacy"], "require_budget": False}})
+    assert not run_ledger.budgeted
 
 
 def test_training_and_sweeping_without_privacy_are_refused_too(elsewhere, tmp_path):
@@ -101,4 +101,4 @@ def test_data_bound_by_a_fingerprint_are_known_under_any_name(tmp_path, monkeypa
     )
     data = load("csv", path=str(table), label="hired", sensitive=["sex"])
     with pytest.raises(Refused, match="these very data have one, as 'people' in"):
-        Books.open(config, data, named_run("20260102-120000-abcd", config, data.schema, None))
+        RunLedger.open(config, data, named_run("20260102-120000-abcd", config, data.schema, None))

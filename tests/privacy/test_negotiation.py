@@ -7,22 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfair.fairness.pooling import pool, standard_error
 from privfair.fairness.tracking import NoisyScores
+from privfair.federated.algorithms.mmd_fedavg import pool, standard_error
+from privfair.federated.release_plan import Claim, PrivateUpdates, ReleasePlan, Sharing
 from privfair.kernels import GaussianKernel
 from privfair.mechanisms.entropy import SeededEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.mechanisms.score_release import fixed_scores, poisson_scores
-from privfair.terms import Claim, PrivateUpdates, Sharing, Terms
+from privfair.mechanisms.score_release import ScoreNoise, fixed_scores, poisson_scores
 from tests.privacy.plans import GIVEN, RATES, planner, settle
 
 COUNTS = st.lists(st.tuples(st.integers(-40, 600), st.integers(-40, 600)), min_size=1, max_size=6)
 TIMES = 1500
 
 
-def terms_of(cells: list[list[int]]) -> Terms:
+def terms_of(cells: list[list[int]]) -> ReleasePlan:
     counts = np.array(cells)
-    return Terms(counts.sum(axis=1), counts)
+    return ReleasePlan(counts.sum(axis=1), counts)
 
 
 @pytest.mark.parametrize("correction", ["none", "deconvolve"])
@@ -35,14 +34,14 @@ def test_the_pooled_embedding_is_unbiased(kind: str, correction: str) -> None:
     """
     rng = np.random.default_rng(7)
     own = [np.round(rng.beta(2, 5, size=40) * 256) / 256, np.round(rng.beta(5, 2, size=11) * 256) / 256]
-    terms = terms_of([[40], [11]])
+    release_plan = terms_of([[40], [11]])
     noise = ScoreNoise("gaussian", 0.15)
     quotas = np.array([[30], [9]]) if kind == "padded" else np.array([[12], [3]])
     rates = None if kind == "public" else np.array([[0.5], [0.6]])
     sharing = Sharing(noise, quotas, rates, correction)  # type: ignore[arg-type]
-    told = NoisyScores(noise, correction, ())  # type: ignore[arg-type]
+    reported = NoisyScores(noise, correction, ())  # type: ignore[arg-type]
     kernel = GaussianKernel(0.4)
-    on_scores, followed = told.kernel_on_scores(kernel), told.kernel_followed(kernel)
+    on_scores, followed = reported.kernel_on_scores(kernel), reported.kernel_followed(kernel)
     entropy = SeededEntropy(rng)
     points = np.array([0.1, 0.5, 0.9])
     middle = followed(points, np.full(3, noise.middle))
@@ -55,7 +54,7 @@ def test_the_pooled_embedding_is_unbiased(kind: str, correction: str) -> None:
                 replies[k] = (fixed_scores(scores, quota, noise, entropy),)
             else:
                 replies[k] = (poisson_scores(scores, quota, float(rates[k, 0]), noise, entropy),)
-        pooled = pool(replies, terms, sharing)
+        pooled = pool(replies, release_plan, sharing)
         found[t] = on_scores(points[:, None], pooled.scores[0][None, :]) @ pooled.weights[0] + pooled.pads[0] * middle
     everybody = np.concatenate(own)
     expected = followed(points[:, None], everybody[None, :]).mean(axis=1)
@@ -70,7 +69,7 @@ def test_the_pooled_embedding_is_unbiased(kind: str, correction: str) -> None:
 def test_the_mean_score_has_the_standard_error_that_the_plan_tells() -> None:
     """Uniform scores, whose spread is the one assumed: an upper bound, and not a loose one."""
     rng = np.random.default_rng(3)
-    terms, noise = terms_of([[60], [20]]), ScoreNoise("gaussian", 0.5)
+    release_plan, noise = terms_of([[60], [20]]), ScoreNoise("gaussian", 0.5)
     sharing = Sharing(noise, np.array([[20], [7]]), np.array([[0.33], [0.33]]))
     own = [rng.random(60), rng.random(20)]
     entropy = SeededEntropy(rng)
@@ -78,9 +77,9 @@ def test_the_mean_score_has_the_standard_error_that_the_plan_tells() -> None:
     for _ in range(TIMES):
         quotas = sharing.quotas[:, 0]
         replies = {k: (poisson_scores(own[k], int(quotas[k]), 0.33, noise, entropy),) for k in range(2)}
-        pooled = pool(replies, terms, sharing)
+        pooled = pool(replies, release_plan, sharing)
         found.append(pooled.scores[0] @ pooled.weights[0] + pooled.pads[0] * noise.middle)
-    said = standard_error(terms, sharing, 0)
+    said = standard_error(release_plan, sharing, 0)
     # the spread of a sample's own spread is 1/√(2n); and the assumption on the scores is a rough one
     assert np.std(found) == pytest.approx(said, rel=0.15 + 6 / (2 * TIMES) ** 0.5)
 
@@ -101,40 +100,40 @@ def test_who_takes_part_follows_from_counts_by_rule(cells: list[tuple[int, int]]
     least = max(10, np.ceil(3 * plan.count_noise.scale))
     if totals.max() < least:
         return
-    terms = settle(plan, cells)
-    np.testing.assert_array_equal(terms.records, np.where(totals >= least, totals, 0))
+    release_plan = settle(plan, cells)
+    np.testing.assert_array_equal(release_plan.records, np.where(totals >= least, totals, 0))
     speaks = (np.array(cells) >= least) & (totals >= least)[:, None]
-    if terms.sharing is None:
+    if release_plan.sharing is None:
         assert not speaks.any()
         return
-    np.testing.assert_array_equal(terms.sharing.quotas >= 1, speaks)
-    np.testing.assert_array_equal(terms.sharing.quotas == 0, ~speaks)
-    assert terms.sharing.rates is not None
-    assert np.all(terms.sharing.rates[speaks] > 0)
-    assert np.all(terms.sharing.rates <= 1)
+    np.testing.assert_array_equal(release_plan.sharing.quotas >= 1, speaks)
+    np.testing.assert_array_equal(release_plan.sharing.quotas == 0, ~speaks)
+    assert release_plan.sharing.rates is not None
+    assert np.all(release_plan.sharing.rates[speaks] > 0)
+    assert np.all(release_plan.sharing.rates <= 1)
     if rate is not None:
-        assert set(terms.sharing.rates[speaks].tolist()) <= {rate}
+        assert set(release_plan.sharing.rates[speaks].tolist()) <= {rate}
 
 
 def test_no_count_is_clamped_by_itself() -> None:
     """A negative noisy count stays negative in the sum: clamping it would make sums of many clients too large."""
-    terms = settle(planner({**GIVEN, **RATES}), [(-7, 90), (30, 60), (25, 70)])
-    np.testing.assert_array_equal(terms.cells, [[-7, 90], [30, 60], [25, 70]])
-    np.testing.assert_array_equal(terms.cell_totals, [48.0, 220.0])
-    np.testing.assert_array_equal(terms.records, [83, 90, 95])
+    release_plan = settle(planner({**GIVEN, **RATES}), [(-7, 90), (30, 60), (25, 70)])
+    np.testing.assert_array_equal(release_plan.cells, [[-7, 90], [30, 60], [25, 70]])
+    np.testing.assert_array_equal(release_plan.cell_totals, [48.0, 220.0])
+    np.testing.assert_array_equal(release_plan.records, [83, 90, 95])
     small = settle(planner({**GIVEN, **RATES}), [(-7, 90), (4, 60), (5, 70)])
     np.testing.assert_array_equal(small.cell_totals, [10.0, 220.0])  # the sum, 2, is floored at min_count
 
 
 def test_minibatches_have_the_planned_size_and_the_divisor_is_public() -> None:
     plan = planner({"epsilon": 3.0, "target_method": "rdp"})  # batch_size 50
-    terms = settle(plan, [(120, 80), (60, 140)])
-    assert terms.updates is not None
-    assert terms.updates.sampling_rate == pytest.approx(50 * 2 / 400)
-    assert terms.updates.steps == 4
-    from privfair.messages import LocalWork, PrivateWork
+    release_plan = settle(plan, [(120, 80), (60, 140)])
+    assert release_plan.updates is not None
+    assert release_plan.updates.sampling_rate == pytest.approx(50 * 2 / 400)
+    assert release_plan.updates.steps == 4
+    from privfair.federated.messages import LocalWork, PrivateWork
 
-    work = terms.work(1, LocalWork(1, 50, 0.1))
+    work = release_plan.work(1, LocalWork(1, 50, 0.1))
     assert isinstance(work, PrivateWork)
     assert work.divisor == pytest.approx(0.25 * 200)
 
@@ -145,8 +144,8 @@ def test_terms_survive_a_checkpoint() -> None:
         {**GIVEN, **RATES, "counts": "public"},
         {**GIVEN, **RATES, "predictions": "none"},
     ):
-        terms = settle(planner(privacy))
-        again = Terms.from_json(terms.to_json())
-        assert again.to_json() == terms.to_json()
+        release_plan = settle(planner(privacy))
+        again = ReleasePlan.from_json(release_plan.to_json())
+        assert again.to_json() == release_plan.to_json()
         assert isinstance(again.claim, Claim)
         assert isinstance(again.updates, PrivateUpdates)

@@ -9,8 +9,8 @@ import numpy as np
 
 import privfair
 from privfair.config import Config
+from privfair.federated.release_plan import ReleasePlan
 from privfair.privacy.plan_report import plan_report, unseen
-from privfair.terms import Terms
 from tests.privacy.plans import GIVEN, RATES, planner, settle
 
 PRIVATE = {"epsilon": 3.0}
@@ -18,26 +18,28 @@ PRIVATE = {"epsilon": 3.0}
 
 def notes(cells: tuple[tuple[int, int], ...], privacy: dict[str, float], **work: int) -> str:
     plan = planner(privacy, **work)
-    terms = settle(plan, cells)
-    return " ".join(plan_report(Config.model_validate({"privacy": privacy}), terms, plan, budgeted=False)["notes"])
+    release_plan = settle(plan, cells)
+    return " ".join(
+        plan_report(Config.model_validate({"privacy": privacy}), release_plan, plan, budgeted=False)["notes"]
+    )
 
 
 def test_groups_that_no_client_shares_are_named() -> None:
-    told = notes(((900, 3), (500, -2)), PRIVATE)
-    assert "at every client: s0=1. Nothing is shared of them" in told
+    reported = notes(((900, 3), (500, -2)), PRIVATE)
+    assert "at every client: s0=1. Nothing is shared of them" in reported
     assert "fairness term does not see them" not in notes(((900, 3), (500, 400)), PRIVATE)
 
 
 def test_without_shared_scores_nobody_is_passed_over() -> None:
     counts = np.array([[900, 3]])
-    assert unseen(Terms(counts.sum(axis=1), counts), planner(GIVEN).cells) == []
+    assert unseen(ReleasePlan(counts.sum(axis=1), counts), planner(GIVEN).cells) == []
 
 
 def test_noise_that_hides_every_gap_is_told() -> None:
-    told = "Scores have a range of 1 only: in a single round noise hides any gap."
+    reported = "Scores have a range of 1 only: in a single round noise hides any gap."
     cells = ((900, 800), (500, 400))
-    assert told in notes(cells, GIVEN | RATES | {"prediction_noise": 30.0})
-    assert told not in notes(cells, GIVEN | RATES | {"prediction_noise": 0.5})
+    assert reported in notes(cells, GIVEN | RATES | {"prediction_noise": 30.0})
+    assert reported not in notes(cells, GIVEN | RATES | {"prediction_noise": 0.5})
 
 
 def test_where_nobody_is_heard_the_plan_says_that_there_is_no_fairness_term(tmp_path: Path) -> None:
@@ -56,9 +58,9 @@ def test_where_nobody_is_heard_the_plan_says_that_there_is_no_fairness_term(tmp_
 
 def test_channels_without_noise_are_in_the_plan() -> None:
     plan = planner(GIVEN | RATES | {"predictions": "none"})
-    terms = settle(plan, ((900, 800), (500, 400)))
+    release_plan = settle(plan, ((900, 800), (500, 400)))
     config = Config.model_validate({"privacy": {**GIVEN, "predictions": "none"}})
-    told = plan_report(config, terms, plan, budgeted=True)
-    assert {row["channel"]: row["epsilon"] for row in told["channels"]}["predictions"] is None
-    assert "Together ε = ∞: predictions leave the clients without noise." in told["notes"]
-    assert any('set privacy.evaluation = "laplace"' in line for line in told["notes"])
+    reported = plan_report(config, release_plan, plan, budgeted=True)
+    assert {row["channel"]: row["epsilon"] for row in reported["channels"]}["predictions"] is None
+    assert "Together ε = ∞: predictions leave the clients without noise." in reported["notes"]
+    assert any('set privacy.evaluation = "laplace"' in line for line in reported["notes"])

@@ -15,23 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from accountant.neighbouring import Adjacency
-from privfair.terms import Terms
+from accountant.events import Adjacency
+from privfair.federated.release_plan import ReleasePlan
 from tests.privacy.plans import GIVEN, RATES, cells_of, planner, settle
 
 DELTA = 1e-5
 COUNTS = st.lists(st.tuples(st.integers(-40, 600), st.integers(-40, 600)), min_size=1, max_size=5)
 
 
-def dp_events(terms: Terms, *, rounds: int, retries: int, rate: float) -> list[Any]:
+def dp_events(release_plan: ReleasePlan, *, rounds: int, retries: int, rate: float) -> list[Any]:
     """What the worst record of a one-phase plan of statistical parity releases, in dp-accounting's words."""
-    assert terms.counting is not None
-    assert terms.sharing is not None
-    assert terms.updates is not None
-    counts: Any = dp_accounting.GaussianDpEvent(terms.counting.scale)
-    if terms.counting.kind == "laplace":
-        counts = dp_accounting.dp_event.DiscreteLaplaceDpEvent(noise_parameter=1 / terms.counting.scale, sensitivity=1)
-    noise, u = terms.sharing.noise, terms.updates
+    assert release_plan.counting is not None
+    assert release_plan.sharing is not None
+    assert release_plan.updates is not None
+    counts: Any = dp_accounting.GaussianDpEvent(release_plan.counting.scale)
+    if release_plan.counting.kind == "laplace":
+        counts = dp_accounting.dp_event.DiscreteLaplaceDpEvent(
+            noise_parameter=1 / release_plan.counting.scale, sensitivity=1
+        )
+    noise, u = release_plan.sharing.noise, release_plan.updates
     scores = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise.scale))
     step = dp_accounting.PoissonSampledDpEvent(u.sampling_rate, dp_accounting.GaussianDpEvent(u.noise_multiplier))
     return [
@@ -70,18 +72,18 @@ def test_the_claim_is_what_dp_accounting_says_of_the_same_events(counts: str) ->
     What is left is the two programs' grids, of 1e-4 and 1e-3: both connect the points of the profile from above, an
     error of second order. By RDP, our best order lies between two whole ones, where dp-accounting is 2% above.
     """
-    terms = settle(planner({**GIVEN, **RATES, "counts": counts}))
-    assert terms.claim is not None
-    events = dp_events(terms, rounds=3, retries=1, rate=0.5)
-    assert terms.claim.pld == pytest.approx(by_pld(events), abs=1e-4 * math.sqrt(21))
+    release_plan = settle(planner({**GIVEN, **RATES, "counts": counts}))
+    assert release_plan.claim is not None
+    events = dp_events(release_plan, rounds=3, retries=1, rate=0.5)
+    assert release_plan.claim.pld == pytest.approx(by_pld(events), abs=1e-4 * math.sqrt(21))
     if counts == "gaussian":  # dp-accounting has no RDP of discrete Laplace noise
-        assert 0.98 * by_rdp(events) <= terms.claim.rdp <= by_rdp(events) * (1 + 1e-9)
+        assert 0.98 * by_rdp(events) <= release_plan.claim.rdp <= by_rdp(events) * (1 + 1e-9)
 
 
 def test_calibrated_noise_is_what_dp_accounting_would_accept() -> None:
     """The noise found for ε = 2, given to dp-accounting, costs at most 2, and not much less."""
-    terms = settle(planner({"epsilon": 2.0, **RATES}))
-    found = by_pld(dp_events(terms, rounds=3, retries=1, rate=0.5))
+    release_plan = settle(planner({"epsilon": 2.0, **RATES}))
+    found = by_pld(dp_events(release_plan, rounds=3, retries=1, rate=0.5))
     assert 0.98 * 2.0 <= found <= 2.0 + 1e-4 * math.sqrt(21)
 
 
@@ -96,10 +98,10 @@ def test_epsilon_grows_with_the_number_of_rounds() -> None:
 
 @pytest.mark.parametrize("retries", [0, 3])
 def test_room_for_retries_is_paid_for_in_the_plan(retries: int) -> None:
-    terms = settle(planner({**GIVEN, **RATES, "counts": "gaussian", "retries": retries}))
-    assert terms.claim is not None
-    events = dp_events(terms, rounds=3, retries=retries, rate=0.5)
-    assert terms.claim.pld == pytest.approx(by_pld(events), abs=1e-4 * math.sqrt(30))
+    release_plan = settle(planner({**GIVEN, **RATES, "counts": "gaussian", "retries": retries}))
+    assert release_plan.claim is not None
+    events = dp_events(release_plan, rounds=3, retries=retries, rate=0.5)
+    assert release_plan.claim.pld == pytest.approx(by_pld(events), abs=1e-4 * math.sqrt(30))
 
 
 def test_more_retries_need_more_noise_and_lost_counts_are_counted() -> None:
@@ -141,26 +143,30 @@ def test_two_phases_stay_within_epsilon_whatever_the_counts_are(cells: list[tupl
         with pytest.raises(InputError, match="must have a client with a released count"):
             settle(plan, cells)
         return
-    terms = settle(plan, cells)
-    assert terms.counting is not None
-    assert terms.updates is not None
-    assert terms.claim is not None
-    assert terms.claim.two_phases
-    assert terms.claim.rdp <= epsilon
-    price, delta = 1 / terms.counting.scale, 1e-6
+    release_plan = settle(plan, cells)
+    assert release_plan.counting is not None
+    assert release_plan.updates is not None
+    assert release_plan.claim is not None
+    assert release_plan.claim.two_phases
+    assert release_plan.claim.rdp <= epsilon
+    price, delta = 1 / release_plan.counting.scale, 1e-6
     if counts == "gaussian":
         price, delta = 0.05 * epsilon, 0.9e-6
         single = pld.PLDAccountant(value_discretization_interval=1e-4)
-        single.compose(dp_accounting.GaussianDpEvent(terms.counting.scale))
+        single.compose(dp_accounting.GaussianDpEvent(release_plan.counting.scale))
         assert single.get_epsilon(0.1e-6) <= price + 1e-4
-    u = terms.updates
+    u = release_plan.updates
     step = dp_accounting.PoissonSampledDpEvent(u.sampling_rate, dp_accounting.GaussianDpEvent(u.noise_multiplier))
     updates = dp_accounting.SelfComposedDpEvent(step, (rounds + retries) * u.steps)
-    rates = {0.0} if terms.sharing is None or terms.sharing.rates is None else set(terms.sharing.rates.ravel().tolist())
+    rates = (
+        {0.0}
+        if release_plan.sharing is None or release_plan.sharing.rates is None
+        else set(release_plan.sharing.rates.ravel().tolist())
+    )
     rate = max(rates)
     scores = []
-    if rate > 0 and terms.sharing is not None:
-        noise = dp_accounting.GaussianDpEvent(terms.sharing.noise.scale)
+    if rate > 0 and release_plan.sharing is not None:
+        noise = dp_accounting.GaussianDpEvent(release_plan.sharing.noise.scale)
         scores = [dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(rate, noise), rounds + retries)]
     assert price + by_pld([updates, *scores], delta) <= epsilon + 1e-3
 
@@ -253,11 +259,11 @@ def test_scores_without_a_range_are_refused() -> None:
 )
 def test_overlapping_cells_add_up_and_exclusive_ones_do_not(notion: str, attributes: int, copies: int) -> None:
     cells = cells_of(notion, attributes=attributes)
-    terms = settle(planner({**GIVEN, **RATES, "counts": "gaussian"}, cells), [[50] * len(cells)] * 2)
-    assert terms.claim is not None
-    counts, scores, updates = dp_events(terms, rounds=3, retries=1, rate=0.5)
+    release_plan = settle(planner({**GIVEN, **RATES, "counts": "gaussian"}, cells), [[50] * len(cells)] * 2)
+    assert release_plan.claim is not None
+    counts, scores, updates = dp_events(release_plan, rounds=3, retries=1, rate=0.5)
     expected = by_pld([*[counts] * copies, *[scores] * copies, updates])
-    assert terms.claim.pld == pytest.approx(expected, abs=1e-4 * math.sqrt(30))
+    assert release_plan.claim.pld == pytest.approx(expected, abs=1e-4 * math.sqrt(30))
 
 
 @pytest.mark.parametrize(

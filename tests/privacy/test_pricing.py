@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from accountant.events import (
+    Adjacency,
     Composed,
     DiscreteGaussian,
     DiscreteLaplace,
@@ -15,14 +16,10 @@ from accountant.events import (
     NotPrivate,
     PoissonSampled,
 )
-from accountant.neighbouring import Adjacency
 from accountant.spending import require_group
 from privfair.datasets.records import Schema, SensitiveAttribute
-from privfair.fairness.cells import Cells
-from privfair.fairness.notions import ConditioningSet, Notion, notion_by_name
-from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.messages import (
+from privfair.fairness.notions import Cells, ConditioningSet, Notion, notion_by_name
+from privfair.federated.messages import (
     CountsRequest,
     EvaluateRequest,
     LocalWork,
@@ -34,8 +31,10 @@ from privfair.messages import (
     Task,
     TrainRequest,
 )
-from privfair.privacy.books import cell_labels
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
 from privfair.privacy.pricing import PriceList, update_event
+from privfair.privacy.run_ledger import cell_labels
 
 MODEL = Parameters(np.zeros(3))
 ADD, REPLACE = Adjacency.ADD_OR_REMOVE, Adjacency.REPLACE_ONE
@@ -218,7 +217,7 @@ def test_the_noise_of_updates_has_the_scale_of_its_event() -> None:
     """z·C of the step's noise over the norm C that a record is clipped to is the event's multiplier: measured."""
     import torch
 
-    from privfair.clients.opacus_engine import NoisyMean
+    from privfair.clients.dp_sgd import NoisyMean
     from privfair.mechanisms.entropy import SystemEntropy
 
     size = 20_000

@@ -58,8 +58,8 @@ def normed(features: int) -> Any:
 
 def rows(path: Path) -> int:
     """How many releases a ledger has; none where there is no ledger."""
-    from accountant.ledger import Ledger
-    from accountant.storage import fetch
+    from accountant.ledger.ledger import Ledger
+    from accountant.ledger.storage import fetch
 
     if not path.exists():
         return 0

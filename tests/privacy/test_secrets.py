@@ -13,10 +13,8 @@ from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Records
 from privfair.fairness.tracking import NoisyScores, SharedScores
-from privfair.mechanisms.count_release import CountNoise
-from privfair.mechanisms.entropy import SystemEntropy
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.messages import (
+from privfair.federated.codec import encode
+from privfair.federated.messages import (
     CountsRequest,
     EvaluateRequest,
     PrivateWork,
@@ -27,8 +25,10 @@ from privfair.messages import (
     Tracked,
     TrainRequest,
 )
-from privfair.setting import build
-from privfair.wire import encode
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.entropy import SystemEntropy
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.runs.assembly import build
 from tests.end_to_end.federations import toy
 
 SETTING = build(Config.build({"aggregation": {"scheme": "bfv"}}), toy(clients=1))
@@ -61,7 +61,7 @@ def client_of(train: Records, test: Records) -> Client:
 
 
 def model() -> Any:
-    return SETTING.server.keeper.first()
+    return SETTING.server.model_holder.first()
 
 
 def training(steps: int, rate: float) -> TrainRequest:

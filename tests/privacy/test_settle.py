@@ -10,11 +10,11 @@ import pytest
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.ledger import Ledger
-from accountant.neighbouring import Adjacency
-from privfair.mechanisms.grid_noise import ScoreNoise
-from privfair.messages import Parameters, ScoreRelease, Scores, ScoresRequest
-from privfair.privacy.desk import Desk, RetriesUsedUp, settle
+from accountant.events import Adjacency
+from accountant.ledger.ledger import Ledger
+from privfair.federated.messages import Parameters, ScoreRelease, Scores, ScoresRequest
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.privacy.ledger_gateway import LedgerGateway, RetriesUsedUp, settle
 from privfair.privacy.pricing import PriceList
 from tests.privacy.plans import cells_of
 
@@ -26,12 +26,12 @@ def scores(number: int) -> ScoresRequest:
     return ScoresRequest(number, Parameters(np.zeros(2)), np.array([2, 3]), release)
 
 
-def desk_of(ledger: Ledger, run: str, dataset: str = "people", retries: int = 1) -> Desk:
+def desk_of(ledger: Ledger, run: str, dataset: str = "people", retries: int = 1) -> LedgerGateway:
     prices = [
         PriceList(dataset, run, f"client{k}", ("s0=0", "s0=1"), CELLS, Adjacency.ADD_OR_REMOVE, np.array([9, 9]))
         for k in range(2)
     ]
-    return Desk(ledger, prices, run=run, fingerprint="", retries=retries)
+    return LedgerGateway(ledger, prices, run=run, fingerprint="", retries=retries)
 
 
 def written(path: Path) -> tuple[int, int, int]:
@@ -57,7 +57,7 @@ def test_all_runs_are_paid_for_at_once(tmp_path: Path) -> None:
         with one.reading() as connection:
             times = {t for (t,) in connection.exec_driver_sql("SELECT recorded_at FROM entries WHERE kind = 'spend'")}
         assert len(times) == 2  # one transaction a round
-        assert [desk.rows for desk in desks] == [8, 8]
+        assert [gateway.rows for gateway in desks] == [8, 8]
         assert [len(one.spends(run=f"run {n}")) for n in (1, 2)] == [8, 8]
         assert audit(one, pld=False).fine
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_paid_is_told_and_leaves_no_trace(tmp_path: Path) -> None
         assert list(unpaid) == [1, 2]
         assert all(isinstance(error, BudgetExceeded) for error in unpaid.values())
         assert written(path)[:2] == (2, 1)
-        assert [bill.desk.rows for bill in bills] == [2, 0, 0]
+        assert [bill.gateway.rows for bill in bills] == [2, 0, 0]
 
 
 def test_after_a_crash_the_release_counts_and_the_plan_says_how_often(tmp_path: Path) -> None:

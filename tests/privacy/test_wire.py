@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from accountant.errors import InputError
-from privfair.messages import Counts, Embeddings, Evaluation, Measures, Reply, Scores, Update
-from privfair.wire import decode, encode
+from privfair.federated.codec import decode, encode
+from privfair.federated.messages import Counts, Embeddings, Evaluation, Measures, Reply, Scores, Update
 
 FLOATS = arrays.arrays(np.float64, st.integers(0, 12))
 WHOLE = arrays.arrays(np.int64, st.integers(1, 6))

@@ -21,21 +21,21 @@ from accountant.accountant import Accountant
 from accountant.spending import Spend
 from privfair.clients.client import Client
 from privfair.datasets.records import ClientData, Federation
-from privfair.fairness.embedding import EmbeddingPlan
-from privfair.interfaces import ServerState
-from privfair.mechanisms.update_release import UpdatePlan
-from privfair.messages import Counts, Parameters
+from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.interfaces import ServerState
+from privfair.federated.messages import Counts, Parameters
+from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.round import Schedule
+from privfair.mechanisms.vector_release import UpdatePlan
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
 from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planning import Planner
+from privfair.privacy.planner import Planner
 from privfair.privacy.pricing import PriceList
-from privfair.round import Plan
-from privfair.terms import Terms
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import GIVEN, RATES, cells_of, planner
 
 ROUNDS = 3
-PLAN = Plan(seed=0, epochs=1, batch_size=50, learning_rate=0.1, learning_rate_decay=1.0, clients_per_round=None)
+PLAN = Schedule(seed=0, epochs=1, batch_size=50, learning_rate=0.1, learning_rate_decay=1.0, clients_per_round=None)
 STATE = Parameters(np.zeros(5))
 GIVEN_NOISE = {"counts": "public", "retries": 0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
 PUBLIC = {**GIVEN_NOISE, "sampling_rate": 0.25}
@@ -45,7 +45,7 @@ UPDATES = UpdatePlan(2.0, 5, 10**8)
 MANY = {**WHOLE, "prediction_noise": 2000.0}  # features of all records of a client
 
 
-def settled(plan: Planner, cells: Sequence[Sequence[int]]) -> Terms:
+def settled(plan: Planner, cells: Sequence[Sequence[int]]) -> ReleasePlan:
     """The terms for clients with these cells; of several attributes or sets, a total that the cells add up to."""
     counts = []
     for own in cells:
@@ -66,9 +66,12 @@ def price_lists(plan: Planner, cells: Sequence[Sequence[int]]) -> list[PriceList
     ]
 
 
-def rows_of(plan: Planner, terms: Terms, prices: list[PriceList]) -> list[Spend]:
+def rows_of(plan: Planner, release_plan: ReleasePlan, prices: list[PriceList]) -> list[Spend]:
     """Everything that the plan has the clients release."""
-    return [*count_spends(terms, prices), *planned_spends(ServerState(0, STATE, terms, {}), PLAN, ROUNDS, prices)]
+    return [
+        *count_spends(release_plan, prices),
+        *planned_spends(ServerState(0, STATE, release_plan, {}), PLAN, ROUNDS, prices),
+    ]
 
 
 def cost(plan: Planner, rows: Sequence[Spend], method: str = "rdp") -> float:
@@ -102,14 +105,14 @@ def test_the_claim_is_what_the_client_pays_that_pays_most(kind: str, data: st.Da
     privacy, shape, work = KINDS[kind]
     plan = planner(privacy, cells_of(**shape), rounds=ROUNDS, **work)
     cells = data.draw(sizes(len(plan.cells)))
-    terms = settled(plan, cells)
-    rows = rows_of(plan, terms, price_lists(plan, cells))
-    assert terms.claim is not None
+    release_plan = settled(plan, cells)
+    rows = rows_of(plan, release_plan, price_lists(plan, cells))
+    assert release_plan.claim is not None
     found = cost(plan, rows)
-    assert found <= terms.claim.rdp * (1 + 1e-9)
+    assert found <= release_plan.claim.rdp * (1 + 1e-9)
     one_cell = plan.cells.attributes * plan.cells.notion.sets_of_a_record == 1  # else the worst of several clients
-    if one_cell and not terms.claim.two_phases:  # and no release more than those: the plan is not for more
-        assert found == pytest.approx(terms.claim.rdp, rel=1e-6)
+    if one_cell and not release_plan.claim.two_phases:  # and no release more than those: the plan is not for more
+        assert found == pytest.approx(release_plan.claim.rdp, rel=1e-6)
 
 
 def test_unequal_clients_pay_unequally_and_the_plan_is_for_the_one_with_the_most_records() -> None:
@@ -144,13 +147,13 @@ def test_so_many_repetitions_as_planned_and_none_more(kind: str, retries: int) -
     privacy, shape, work = KINDS[kind]
     plan = planner({**privacy, "retries": retries}, cells_of(**shape), rounds=ROUNDS, **work)
     cells = [(400, 300), (90, 120)]
-    terms, prices = settled(plan, cells), price_lists(plan, cells)
-    rows = rows_of(plan, terms, prices)
+    release_plan, prices = settled(plan, cells), price_lists(plan, cells)
+    rows = rows_of(plan, release_plan, prices)
     for channel in ("predictions", "updates"):
         (lost, *_) = [row for row in rows if row.channel == channel and row.client == "c1"]
         within = [*rows, *[replace(lost, round=1)] * retries]
-        assert beyond_plan(within, terms, PLAN, ROUNDS, prices, retries) == []
-        assert beyond_plan([*within, lost], terms, PLAN, ROUNDS, prices, retries) == [f"c1: {channel}"]
+        assert beyond_plan(within, release_plan, PLAN, ROUNDS, prices, retries) == []
+        assert beyond_plan([*within, lost], release_plan, PLAN, ROUNDS, prices, retries) == [f"c1: {channel}"]
 
 
 # ---- clients that released counts leave out
@@ -193,7 +196,7 @@ def test_a_client_that_is_left_out_is_bounded_by_the_plan(
     stated = privfair.train(tree, dataset=data).privacy
     rows = stated["by_client"]
     assert (rows["client0"]["rdp"] == max(row["rdp"] for row in rows.values())) == takes_part
-    trainings = [Plan(seed_of_the_busy(), 1, 30, 0.1, 1.0, 1).cohort(n, 3) for n in range(6)].count([0])
+    trainings = [Schedule(seed_of_the_busy(), 1, 30, 0.1, 1.0, 1).cohort(n, 3) for n in range(6)].count([0])
     plan = planner(privacy, rounds=6, trainings=trainings, shares_scores=False)
     claim = settled(plan, [(10, 10), (75, 75), (75, 75)]).claim
     assert claim is not None
@@ -204,7 +207,7 @@ def test_a_client_that_is_left_out_is_bounded_by_the_plan(
 def seed_of_the_busy() -> int:
     """A seed with which the first of three clients trains more often than any other, of six rounds of one."""
     for seed in range(100):
-        cohorts = [Plan(seed, 1, 30, 0.1, 1.0, 1).cohort(n, 3)[0] for n in range(6)]
+        cohorts = [Schedule(seed, 1, 30, 0.1, 1.0, 1).cohort(n, 3)[0] for n in range(6)]
         if cohorts.count(0) > max(cohorts.count(1), cohorts.count(2)):
             return seed
     raise AssertionError("no such seed")

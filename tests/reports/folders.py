@@ -9,8 +9,8 @@ from typing import Any
 
 import privfair
 from privfair.config import Config
-from privfair.sweeps.carrying_out import carry_out, comparable
 from privfair.sweeps.jobs import Grid
+from privfair.sweeps.run_sweep import carry_out, comparable
 
 HOSTILE_GROUPS = ("<script>alert(1)</script>", "M & <b>co</b>")
 HOSTILE_CLIENTS = ('"><img src=x onerror=alert(2)>', "south")

@@ -15,8 +15,7 @@ from accountant import Budget, Gaussian, Laplace, Ledger
 from accountant.audit import AuditReport, audit
 from accountant.spending import Spend
 from privfair.reports.audit_page import audit_page
-from privfair.reports.burn_down_figure import burn_down_figure
-from privfair.reports.guessing import shown_guesses
+from privfair.reports.figures import burn_down_figure, shown_guesses
 from tests.reports.reading import Page
 
 

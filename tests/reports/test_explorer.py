@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from accountant.errors import InputError
 from privfair.cli import app
-from privfair.kernels.parse import parse_kernel, parse_noise
+from privfair.kernels.families import parse_kernel, parse_noise
 from privfair.reports.explorer import explorer_page, write_explorer
 
 

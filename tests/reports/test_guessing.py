@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accountant.conversion import gaussian_delta
 from accountant.errors import InputError
-from accountant.gaussian_profile import gaussian_delta
-from privfair.reports.guessing import right_guesses, shown_guesses
+from privfair.reports.figures import right_guesses, shown_guesses
 
 EPSILONS = st.floats(0, 30)
 DELTAS = st.floats(0, 1)

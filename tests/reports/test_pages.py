@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from accountant.errors import InputError
-from privfair.reports.numbers import delta, percent, points, shown, size
+from privfair.numbers import delta, percent, points, shown, size
 from privfair.reports.pages import FOLDER, is_page, render_page, require_ours, write_page
 from tests.reports.reading import Page
 

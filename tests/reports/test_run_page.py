@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from accountant.errors import Refused
-from privfair.reports.guessing import shown_guesses
-from privfair.reports.numbers import shown
+from privfair.numbers import shown
+from privfair.reports.figures import shown_guesses
 from privfair.reports.run_page import run_page
 from tests.reports.folders import HOSTILE_CLIENTS, HOSTILE_GROUPS
 from tests.reports.reading import Page
@@ -224,9 +224,9 @@ def test_the_ledgers_password_is_not_shown(private_run: Path) -> None:
     config = Config.read(private_run / "config.toml")
     tables = config.as_tables()
     tables["run"]["ledger"] = "postgresql://me:secret@host/books?password=covert"
-    told = shown_config(Config.build(tables))
-    assert "secret" not in told
-    assert "covert" not in told
+    reported = shown_config(Config.build(tables))
+    assert "secret" not in reported
+    assert "covert" not in reported
     assert without_password("postgresql://me:secret@host/books") == "postgresql://me:***@host/books"
 
 
@@ -273,10 +273,10 @@ def test_of_several_attributes_the_one_furthest_apart_is_named(two_attributes_ru
     assert own["race"] > own["sex"] + 0.1
     page = Page(run_page(two_attributes_run, include_private=True))
     low, high = metrics["by_attribute"]["race"]["confidence_intervals"]["statistical_parity"]
-    told = f"{100 * own['race']:.1f} percentage points (95% interval {100 * low:.1f} to {100 * high:.1f} points)"
+    reported = f"{100 * own['race']:.1f} percentage points (95% interval {100 * low:.1f} to {100 * high:.1f} points)"
     assert (
         "Between the groups of race (a, b, c), of all sensitive attributes the one with the largest difference, the "
-        f"share of positive decisions differs by at most {told}."
+        f"share of positive decisions differs by at most {reported}."
     ) in page.text
     assert f"Statistical parity by race, 95% interval {100 * low:.1f} to {100 * high:.1f} points" in page.text
     rows = {row[0]: row for row in page.rows("Over all sensitive attributes")}

@@ -11,10 +11,8 @@ import pytest
 
 from accountant import Budget, Ledger
 from accountant.errors import InputError, Refused
-from privfair.reports.sweep_facts import read_sweep
-from privfair.reports.sweep_page import sweep_page
-from privfair.sweeps.frontiers import areas_of
-from privfair.sweeps.points import as_table, points_of
+from privfair.reports.sweep_page import read_sweep, sweep_page
+from privfair.sweeps.frontiers import areas_of, as_table, points_of
 from tests.reports.reading import Page
 
 
@@ -44,7 +42,7 @@ def test_the_figures_are_the_sweeps(sweep: Path) -> None:
     assert [row[1] for row in page.exact("Frontiers compared")[1:]] == [area["value"] for area in areas]
     assert [row[2:4] for row in page.exact("The trade-off")[1:]] == [[r["accuracy"], r["unfairness"]] for r in table]
     drawn = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', text)[0])["data"]
-    assert "mmd_fedavg: λ = 1, seeds 0, 1" in [told for trace in drawn for told in trace.get("text", [])]
+    assert "mmd_fedavg: λ = 1, seeds 0, 1" in [reported for trace in drawn for reported in trace.get("text", [])]
     assert next(trace["y"] for trace in drawn if trace.get("text")) == [row["accuracy"] for row in table[:2]]
     assert "Contains figures that were not released; do not pass on" in page.text
 

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.sweeps.frontiers import compare, reference_of
-from privfair.sweeps.pareto import hypervolume
-from privfair.sweeps.points import as_table, efficient, points_of, quality_name
-from privfair.sweeps.rows import COLUMNS
+from privfair.sweeps.frontiers import as_table, compare, efficient, hypervolume, points_of, quality_name, reference_of
+from privfair.sweeps.journal import COLUMNS
 
 
 def row(

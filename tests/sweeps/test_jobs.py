@@ -8,7 +8,7 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.setting import build
+from privfair.runs.assembly import build
 from privfair.sweeps.jobs import METHODS, Grid, default_epsilon
 
 BASE = Config.build({}, ["federation.rounds=3"])
@@ -61,9 +61,9 @@ def test_with_options_of_one_method_the_others_can_be_built(options: list[str], 
         assert (job.config.fairness.tracker == base.fairness.tracker) == (
             job.series == "mmd_fedavg" or base.fairness.tracker == "samples"
         )
-        setting = build(job.config)
-        if setting.private is not None:
-            setting.private.close()
+        simulation = build(job.config)
+        if simulation.private is not None:
+            simulation.private.close()
 
 
 def test_noise_in_shares_stays_where_whole_updates_have_it() -> None:

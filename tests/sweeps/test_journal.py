@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.sweeps.jobs import Job
-from privfair.sweeps.journal import HISTORIES, RESULTS, Journal, Lines, saved_runs
-from privfair.sweeps.rows import COLUMNS, HISTORY, as_text, failed_row, from_text
+from privfair.sweeps.journal import (
+    COLUMNS,
+    HISTORIES,
+    HISTORY,
+    RESULTS,
+    Journal,
+    Lines,
+    as_text,
+    failed_row,
+    from_text,
+    saved_runs,
+)
 
 ASKED = {"federation": {"rounds": 3}}
 

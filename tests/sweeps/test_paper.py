@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
 from accountant.errors import InputError
-from privfair.sweeps.carrying_out import Sweep
 from privfair.sweeps.jobs import Job
+from privfair.sweeps.journal import COLUMNS
 from privfair.sweeps.paper import EXPERIMENTS
-from privfair.sweeps.paper.claims import AreaClaim, Claim, judge, t_interval
-from privfair.sweeps.paper.evidence import Evidence, Missing, at_end, average, best_accuracy, level
-from privfair.sweeps.paper.experiment import halvings
-from privfair.sweeps.rows import COLUMNS
+from privfair.sweeps.paper.claims import (
+    AreaClaim,
+    Claim,
+    Evidence,
+    Missing,
+    at_end,
+    average,
+    best_accuracy,
+    halvings,
+    judge,
+    level,
+    t_interval,
+)
+from privfair.sweeps.run_sweep import Sweep
 
 REAL = ("communities", "compas")
 

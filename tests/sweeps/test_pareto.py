@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfair.sweeps.pareto import best_quality, hypervolume, is_efficient
+from privfair.sweeps.frontiers import best_quality, hypervolume, is_efficient
 
 # a coarse grid, so that ties happen
 points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12).map(

@@ -33,13 +33,13 @@ def _batches(count: int, size: int) -> Iterator[Numbers]:
 
 @pytest.mark.parametrize("size", [1, 5, 16])
 def test_a_worker_that_is_killed_costs_its_own_run_only(size: int) -> None:
-    told: list[float] = []
+    reported: list[float] = []
     rows: Numbers = {}
-    for found in in_processes(_dies_on_three, _batches(12, size), 2, told.append):
+    for found in in_processes(_dies_on_three, _batches(12, size), 2, reported.append):
         rows |= found
     assert {i: row.get("number") for i, row in rows.items()} == {i: None if i == 3 else i for i in range(12)}
     assert rows[3] == {"status": "failed", "reason": "The process of this run died, twice: out of memory, or killed."}
-    assert sum(told) == pytest.approx(12)  # what a dead process had told is taken back
+    assert sum(reported) == pytest.approx(12)  # what a dead process had told is taken back
 
 
 def _slow(folder: Path, batch: Numbers, report: Report) -> Numbers:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from privfair.cli.sweep_tables import time_left, watched
+from privfair.cli.sweep import time_left, watched
 
 
 def test_the_time_left_is_that_of_the_mean_speed() -> None:
@@ -19,7 +19,7 @@ def test_the_time_left_is_that_of_the_mean_speed() -> None:
 
 def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
-    monkeypatch.setattr("privfair.cli.sweep_tables.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("privfair.cli.sweep.time.monotonic", lambda: now[0])
     with watched("sweep on people", quiet=False, out=Path("s")) as watch:
         started, progress = watch.callbacks["started"], watch.callbacks["progress"]
         started(2, 22)
@@ -28,9 +28,9 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsy
         for _ in range(6):
             now[0] += 10
             progress(0.5)
-    told = capsys.readouterr().err
-    assert "2 of 22 runs are there already" in told
-    lines = [line for line in told.splitlines() if line.startswith("sweep on people:")]
+    reported = capsys.readouterr().err
+    assert "2 of 22 runs are there already" in reported
+    lines = [line for line in reported.splitlines() if line.startswith("sweep on people:")]
     # 30 seconds apart; the time left is from the steps, half a run in 10 seconds, and not from the planning
     assert lines == [
         "sweep on people: 1.5 of 20 runs in 0:00:30, about 0:06:10 left",
@@ -55,11 +55,11 @@ def test_nothing_is_told_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_who_interrupts_is_told_how_to_go_on(
-    given: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], reported: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/privfair", *given])
     with pytest.raises(typer.Exit) as ended, watched("sweep", quiet=True, out=Path("new/s")):
         raise KeyboardInterrupt
     assert ended.value.exit_code == 130
     out, err = capsys.readouterr()
-    assert (out, err.strip()) == ("", f"Interrupted. No run was begun. Continue with: {told}")
+    assert (out, err.strip()) == ("", f"Interrupted. No run was begun. Continue with: {reported}")

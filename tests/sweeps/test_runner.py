@@ -18,8 +18,9 @@ from accountant import Budget, Ledger
 from accountant.audit import audit
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.sweeps import Grid, Job, carry_out, run_many, stacks
-from privfair.sweeps.rows import NOTIONS
+from privfair.sweeps import Grid, Job, carry_out, run_many
+from privfair.sweeps import pool as stacks
+from privfair.sweeps.journal import NOTIONS
 
 TINY = ["data.records=24", "data.clients=3", "federation.rounds=2", "run.engine=local"]
 BASE = Config.build({}, TINY)
@@ -48,10 +49,10 @@ def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
 def test_a_pool_gives_the_same_rows_and_survives_a_bad_run() -> None:
     bad = Config.build({}, [*TINY, "fairness.notion=nonsense"])
     configs = [grid()[0].config, bad, grid()[1].config]
-    told: list[float] = []
-    pooled = dict(run_many(configs, "local", 2, told.append))
+    reported: list[float] = []
+    pooled = dict(run_many(configs, "local", 2, reported.append))
     alone = dict(run_many(configs, "local", 1))
-    assert sum(told) == 3.0
+    assert sum(reported) == 3.0
     for row in (*pooled.values(), *alone.values()):
         row.pop("seconds", None)
     assert pooled == alone
@@ -133,12 +134,12 @@ def test_stacks_follow_each_other_and_rounds_are_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(stacks, "FIRST_STACK", 2)
     bad = Config.build({}, [*TINY, "fairness.notion=nonsense"])
     configs = [Config.build({}, [*TINY, f"run.seed={s}"]) for s in range(4)]
-    told: list[float] = []
-    rows = dict(run_many([*configs[:3], bad, configs[3]], "stacked", 1, told.append))
+    reported: list[float] = []
+    rows = dict(run_many([*configs[:3], bad, configs[3]], "stacked", 1, reported.append))
     assert sorted(rows) == [0, 1, 2, 3, 4]
     assert [row["status"] for _, row in sorted(rows.items())] == ["done", "done", "done", "failed", "done"]
-    assert sum(told) == pytest.approx(5)
-    assert len(told) >= 5  # two rounds of each of two stacks, and the run that failed
+    assert sum(reported) == pytest.approx(5)
+    assert len(reported) >= 5  # two rounds of each of two stacks, and the run that failed
     alone = dict(run_many(configs, "stacked", 1))
     assert rows[4]["accuracy"] == pytest.approx(alone[3]["accuracy"], abs=1e-6)
 
@@ -148,10 +149,10 @@ def test_a_long_sweep_goes_on_in_processes_and_gives_the_same_rows(monkeypatch: 
     here = dict(run_many(configs, "stacked", 1))
     monkeypatch.setattr(stacks, "FIRST_STACK", 2)
     monkeypatch.setattr(stacks, "PROCESSES_PAY", 0.0)
-    told: list[float] = []
-    there = dict(run_many(configs, "stacked", 2, told.append))
+    reported: list[float] = []
+    there = dict(run_many(configs, "stacked", 2, reported.append))
     assert sorted(there) == sorted(here) == list(range(20))
-    assert sum(told) == pytest.approx(20)
+    assert sum(reported) == pytest.approx(20)
     for number, row in there.items():
         for name in ("accuracy", "unfairness", "train_objective", "bytes_up", "engine"):
             expected = here[number][name]

@@ -1,18 +1,157 @@
-"""Claims of the paper as comparisons of figures, and whether a run confirms them."""
+"""What claims are decided from: points, rows and histories of an experiment, and figures taken from them by seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from privfair.arrays import FloatArray
-from privfair.sweeps.frontiers import compare, reference_of
-from privfair.sweeps.paper.evidence import Evidence, Figure, Missing, Unreached
-from privfair.sweeps.points import Point
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.sweeps.frontiers import Point, best_quality, compare, points_of, reference_of
+from privfair.sweeps.jobs import Job
+from privfair.sweeps.run_sweep import Sweep
+from privfair.util import FloatArray
+
+BySeed = dict[int, float]
+
+
+class Missing(LookupError):
+    """There are no runs to decide from, for a reason that is told."""
+
+
+class Unreached(Missing):
+    """There are runs, and none of them is fair enough."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The results of an experiment."""
+
+    sweep: Sweep
+    points: tuple[Point, ...]
+
+    @staticmethod
+    def of(sweep: Sweep) -> Evidence:
+        """From the rows of a sweep; without points whose runs have not all ended: their seeds are not the others'."""
+        planned = Counter((job.series, job.value, job.epsilon) for job in sweep.jobs)
+        ended = Counter((row["series"], row["value"], row["epsilon_target"]) for row in sweep.rows)
+        points = points_of(sweep.rows)
+        return Evidence(sweep, tuple(p for p in points if ended[key := (p.series, p.value, p.epsilon)] >= planned[key]))
+
+    def series(self, *names: str) -> list[Point]:
+        """The points of these series; a name stands for every series that begins with it ("FairFed": all β).
+
+        With its ε it stands for that one only ("Laplace, convolved, ε = 3").
+        """
+        found = [p for p in self.points if any(n in (p.series, p.name) or p.series.startswith(f"{n},") for n in names)]
+        if not found:
+            raise Missing(f"no finished runs of {', '.join(names)}")
+        return found
+
+    def rounds(self, series: str, column: str) -> Mapping[int, Sequence[tuple[int, float]]]:
+        """(round, figure) of every run of a series, by seed."""
+        found = {
+            key.seed: [(int(line["round"]), float(line[column])) for line in lines]
+            for key, lines in self.sweep.histories.items()
+            if key.series == series and key in {job.key for job in self.sweep.jobs}
+        }
+        if not found:
+            raise Missing(f"no history of {series}")
+        return found
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that every seed has one of, with its name in words."""
+
+    name: str
+    take: Callable[[Evidence], BySeed]
+
+    def reached(self, evidence: Evidence) -> bool:
+        """Whether there are runs that it can be taken from."""
+        try:
+            self.take(evidence)
+        except Missing:
+            return False
+        return True
+
+
+def average(what: str, series: str, low: float = -math.inf, high: float = math.inf) -> Figure:
+    """Mean accuracy or unfairness of a series over its values in [low, high]."""
+
+    def take(evidence: Evidence) -> BySeed:
+        points = [p for p in evidence.series(series) if p.value is None or low <= p.value <= high]
+        if not points:
+            raise Missing(f"no runs of {series} between {low:g} and {high:g}")
+        found: dict[int, list[float]] = {}
+        for point in points:
+            for seed, value in zip(point.seeds, point.quality if what == "accuracy" else point.unfairness, strict=True):
+                found.setdefault(seed, []).append(float(value))
+        return {seed: float(np.mean(values)) for seed, values in found.items()}
+
+    return Figure(f"{what} of {series}{_range(low, high)}", take)
+
+
+def at_end(what: str, series: str, *, last: bool) -> Figure:
+    """Accuracy or unfairness of a series at the largest value, or at the smallest."""
+
+    def take(evidence: Evidence) -> BySeed:
+        points = sorted(evidence.series(series), key=lambda p: -math.inf if p.value is None else p.value)
+        point = points[-1 if last else 0]
+        return dict(
+            zip(point.seeds, map(float, point.quality if what == "accuracy" else point.unfairness), strict=True)
+        )
+
+    return Figure(f"{what} of {series} at its {'largest' if last else 'smallest'} value", take)
+
+
+def best_accuracy(series: str, most: float = math.inf) -> Figure:
+    """Accuracy of the best point of a series whose mean unfairness is at most `most`; chosen by means, not by seed."""
+
+    def take(evidence: Evidence) -> BySeed:
+        points = evidence.series(series)
+        means = np.array([point.mean for point in points])
+        best = best_quality(means[:, 0], means[:, 1], most)
+        if best is None:
+            raise Unreached(
+                f"no point of {series} has an unfairness of {most:g} or less (least: {means[:, 1].min():.3f})"
+            )
+        return dict(zip(points[best].seeds, map(float, points[best].quality), strict=True))
+
+    limit = "" if math.isinf(most) else f" with unfairness ≤ {most:g}"
+    return Figure(f"best accuracy of {series}{limit}", take)
+
+
+def at_round(series: str, column: str, *, last: bool) -> Figure:
+    """A figure of the history at the last evaluated round, or at the first."""
+
+    def take(evidence: Evidence) -> BySeed:
+        return {s: of[-1 if last else 0][1] for s, of in evidence.rounds(series, column).items()}
+
+    return Figure(f"{column.replace('_', ' ')} of {series} {'at the end' if last else 'before training'}", take)
+
+
+def level(value: float) -> Figure:
+    """A number to compare with."""
+    return Figure(f"{value:g}", lambda evidence: dict.fromkeys((int(r["seed"]) for r in evidence.sweep.rows), value))
+
+
+def _range(low: float, high: float) -> str:
+    if math.isinf(low) and math.isinf(high):
+        return ""
+    if math.isinf(high):
+        return f" over values ≥ {low:g}"
+    return f" over values ≤ {high:g}" if math.isinf(low) else f" over values {low:g} to {high:g}"
+
+
+# ---- Claims of the paper as comparisons of figures, and whether a run confirms them.
+
 
 Outcome = Literal["confirmed", "not confirmed", "undecided"]
 Relation = Literal["not below", "below", "not above", "above", "within"]
@@ -107,8 +246,8 @@ class AreaClaim:
         interval = other.difference_interval or (-math.inf, math.inf)
         seeds = len({seed for point in first for seed in point.seeds})
         areas = f"areas {other.value:.5f} and {base.value:.5f} ({self.unit}: {size:.5f})"
-        told = _told(other.difference, interval, seeds, digits=5)
-        return Verdict(judge(self.relation, self.margin * size, interval), f"{areas}; {told}")
+        reported = _told(other.difference, interval, seeds, digits=5)
+        return Verdict(judge(self.relation, self.margin * size, interval), f"{areas}; {reported}")
 
 
 AnyClaim = Claim | AreaClaim
@@ -162,3 +301,111 @@ def _rule(relation: Relation, margin: str, size: float) -> str:
         "within": f"between −{margin} and {margin}",
     }
     return words[relation]
+
+
+# ---- An experiment as a description: lines of runs, claims, figures.
+
+
+Settings = Mapping[str, Any]  # by dotted key: {"federation.rounds": 100}
+LAMBDA = "fairness.lambda"
+FULL_BATCH = 1_000_000  # more than any client has: every step is a full gradient, one an epoch
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a figure: a method, and the key that is varied along it. No key: a single point."""
+
+    series: str
+    method: str
+    varied: str | None
+    values: tuple[float, ...] = ()
+    quick_values: tuple[float, ...] = ()
+    settings: Settings = field(default_factory=dict)
+    quick: Settings | None = field(default_factory=dict)  # None: left out of a quick run
+    epsilon: float = math.inf  # the target, where its settings have one
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, of the paper or beyond it (then its claims are what was expected).
+
+    A run's settings are `common`, then the line's own; a quick run then takes `quick` and the line's `quick`. Runs go
+    to the stacked engine unless told otherwise. `notes` say what the paper leaves open and what was taken.
+    """
+
+    name: str
+    title: str
+    source: str  # where in the paper
+    common: Settings
+    lines: tuple[Line, ...]
+    quick: Settings
+    claims: tuple[AnyClaim, ...]
+    draw: Callable[[Evidence, Path], list[Path]]
+    notes: tuple[str, ...] = ()
+    seeds: int = 10
+    quick_seeds: int = 3
+    paper: bool = True
+    areas: bool = False  # tell the area of every frontier
+
+    @property
+    def private(self) -> bool:
+        """Whether some of its runs have noise, and so a ledger."""
+        return any(math.isfinite(line.epsilon) for line in self.lines)
+
+    def jobs(self, *, quick: bool, overrides: Sequence[str] = ()) -> list[Job]:
+        """All runs; `overrides` (section.key=value) apply to every one.
+
+        Both ends of every line first, then the middles of its gaps: whoever stops early has a thinner line, not a
+        shorter one.
+        """
+        seeds = range(self.quick_seeds if quick else self.seeds)
+        placed = []
+        for number, line in enumerate(self.lines):
+            if quick and line.quick is None:
+                continue
+            values = (line.quick_values if quick else line.values) or (None,)
+            for place, value in enumerate(values):
+                turn = halvings(place, len(values) - 1)
+                placed += [((turn, seed, number, place), (line, value, seed)) for seed in seeds]
+        placed.sort(key=lambda pair: pair[0])
+        return [self._job(*what, quick, overrides) for _, what in placed]
+
+    def _job(self, line: Line, value: float | None, seed: int, quick: bool, overrides: Sequence[str]) -> Job:
+        settings = {**self.common, **line.settings}
+        if quick:
+            settings |= {**self.quick, **(line.quick or {})}
+        settings |= {"federation.method": line.method, "run.seed": seed}
+        if line.varied is not None:
+            settings[line.varied] = value
+        settings.setdefault("run.engine", "stacked")
+        settings.setdefault("run.evaluate_every", settings["federation.rounds"])
+        for override in overrides:
+            key = override.partition("=")[0].strip()
+            if key in (line.varied, "federation.method", "run.seed"):
+                raise InputError("--set", f"must not be {key}, which {self.name} varies itself", override)
+        parameter = "" if line.varied is None else line.varied.partition(".")[2]
+        return Job(line.series, parameter, value, line.epsilon, Config.build(nested(settings), overrides))
+
+
+def nested(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Tables from dotted keys."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        tables.setdefault(section, {})[name] = value
+    return tables
+
+
+def log_steps(low: float, high: float, steps: int = 50) -> tuple[float, ...]:
+    """Logarithmically spaced strengths, as in the appendix; rounded to 6 digits, so that files stay readable."""
+    return tuple(float(f"{value:.6g}") for value in np.geomspace(low, high, steps))
+
+
+def halvings(place: int, last: int) -> int:
+    """How often 0 … last must be halved until the place is a middle; 0 for both ends."""
+    low, high, count = 0, last, 0
+    while place not in (low, high):
+        middle = (low + high) // 2
+        low, high = (middle, high) if place >= middle else (low, middle)
+        count += 1
+    return count

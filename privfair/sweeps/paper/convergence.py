@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from privfair.reports.sweep_figures import rounds_figure
-from privfair.reports.sweep_style import BLUE, RED
-from privfair.sweeps.paper.claims import Claim
-from privfair.sweeps.paper.evidence import Evidence, at_round
-from privfair.sweeps.paper.experiment import Experiment
+from privfair.sweeps.figures import BLUE, RED, rounds_figure
+from privfair.sweeps.paper.claims import Claim, Evidence, Experiment, at_round
 from privfair.sweeps.paper.real_data import CENTRALIZED, COMMON, OURS, QUICK
 
 WHOLE = {"train loss": "train_objective", "test loss": "test_objective"}

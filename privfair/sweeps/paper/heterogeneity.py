@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from privfair.reports.sweep_figures import profile_figure
-from privfair.sweeps.paper.claims import Claim
-from privfair.sweeps.paper.evidence import Evidence, at_end, average, level
-from privfair.sweeps.paper.experiment import Experiment, Line
+from privfair.sweeps.figures import profile_figure
+from privfair.sweeps.paper.claims import Claim, Evidence, Experiment, Line, at_end, average, level
 from privfair.sweeps.paper.synthetic import ALTERNATING, COMMON, METHODS, QUICK
 
 ALPHAS = tuple(float(alpha) for alpha in np.round(np.linspace(0.5, 1.0, 11), 2))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privfair.reports.sweep_private_figures import mechanism_figure, privacy_figure
-from privfair.sweeps.paper.claims import AreaClaim, Claim
-from privfair.sweeps.paper.evidence import Evidence, best_accuracy
-from privfair.sweeps.paper.experiment import LAMBDA, Experiment, Line
+from privfair.sweeps.figures import mechanism_figure, privacy_figure
+from privfair.sweeps.paper.claims import LAMBDA, AreaClaim, Claim, Evidence, Experiment, Line, best_accuracy
 
 EPSILONS = (10.0, 3.0, 1.0)
 LAMBDAS = (0.0, 3.0, 10.0, 30.0, 100.0, 300.0)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from privfair.reports.sweep_figures import frontier_figure
-from privfair.sweeps.paper.claims import AreaClaim, Claim
-from privfair.sweeps.paper.evidence import Evidence, average
-from privfair.sweeps.paper.experiment import Experiment
+from privfair.sweeps.figures import frontier_figure
+from privfair.sweeps.paper.claims import AreaClaim, Claim, Evidence, Experiment, average
 from privfair.sweeps.paper.real_data import COMMON, OURS, QUICK
 
 SIZES = (20, 50, 100, 200)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privfair.reports.sweep_figures import profile_figure
-from privfair.sweeps.paper.claims import Claim
-from privfair.sweeps.paper.evidence import Evidence, at_end, average, level
-from privfair.sweeps.paper.experiment import FULL_BATCH, LAMBDA, Experiment, Line, Settings, log_steps
+from privfair.sweeps.figures import profile_figure
+from privfair.sweeps.paper.claims import (
+    FULL_BATCH,
+    LAMBDA,
+    Claim,
+    Evidence,
+    Experiment,
+    Line,
+    Settings,
+    at_end,
+    average,
+    level,
+    log_steps,
+)
 
 COMMON = {
     "data.name": "synthetic",

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from privfair.reports.sweep_private_figures import privacy_figure
-from privfair.sweeps.paper.claims import AnyClaim, AreaClaim
-from privfair.sweeps.paper.evidence import Evidence
-from privfair.sweeps.paper.experiment import LAMBDA, Experiment, Line
+from privfair.sweeps.figures import privacy_figure
+from privfair.sweeps.paper.claims import LAMBDA, AnyClaim, AreaClaim, Evidence, Experiment, Line
 from privfair.sweeps.paper.private import COMMON, FREE, PRIVATE
 
 EPSILONS = (3.0, 1.0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from accountant import spent
+from accountant.conversion import gaussian_epsilon
 from accountant.empirical import (
     Rates,
     TradeOff,
@@ -22,7 +23,7 @@ from accountant.empirical import (
     implied_factor,
     rates_p_value,
 )
-from accountant.empirical.rates import gaussian_separation
+from accountant.empirical.two_worlds import gaussian_separation
 from accountant.errors import InputError
 from accountant.events import (
     Composed,
@@ -34,7 +35,6 @@ from accountant.events import (
     PoissonSampled,
     Repeated,
 )
-from accountant.gaussian_profile import gaussian_epsilon
 
 DELTA = 1e-5
 

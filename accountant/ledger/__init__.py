@@ -1,0 +1,1 @@
+"""The ledger: tables, hash chain, totals, stored messages, and what this machine remembers."""

@@ -1,0 +1,324 @@
+"""The hash chain: every row's hash covers all its columns and the hash of the row before.
+
+    hash_n = SHA-256( sequence_n, kind_n, …, hash_{n-1}, …, body_n ),   the fields joined by line feeds
+
+No field may contain a line feed: such a row is never written. So the text of a written row has exactly one
+line feed between each two fields, and no other row has the same text. Row 1 follows a hash of zeros and
+names the ledger. Changing, deleting, swapping or inserting rows breaks the chain at that place.
+
+Not found by the chain alone: rows cut from the end, or a chain computed afresh from some row on. Both are
+found against a head noted elsewhere before (every machine remembers the newest it saw, see `machine_state`, and every
+run's statement has one), the second also by signatures, which need the owner's key. Not found by anything here: changes
+newer than the last noted head without a key, a second ledger on another machine, and data copied to another name that
+was never fingerprinted.
+
+Redemptions, messages and their digests are beside the chain. The database refuses to change them, and an audit
+finds tokens that were never given out or are there twice, and a message or digest without what must precede it.
+Not found: whoever can drop a trigger can delete a token's redemption, digest and message together, and it may be
+used again; or put another message and its digest in their place. Neither changes what the rows say was spent, but
+a token used twice is one release more than they say. The tokens are for programs that crash, not for forgers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from accountant.errors import InputError, LedgerBroken
+from accountant.ledger import schema
+from accountant.ledger.signing import OwnerKey
+from accountant.ledger.storage import fetch, insert_rows
+from accountant.spending import Draft, Source
+
+__all__ = [
+    "NO_HASH",
+    "ONE_SOURCE",
+    "Head",
+    "LedgerBroken",
+    "Stored",
+    "append",
+    "chained_text",
+    "noted_head",
+    "read_head",
+    "read_sources",
+    "require_hash",
+    "stored_source",
+    "stream",
+    "timestamp",
+    "utc_now",
+]
+
+NO_HASH = "0" * 64
+HASH_PATTERN = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """The newest row's number and hash: all earlier rows follow from it."""
+
+    sequence: int
+    hash: str
+
+
+def require_hash(name: str, value: str) -> str:
+    """The value, if it looks like a row's hash; people type it into commands. Otherwise `InputError`."""
+    if not HASH_PATTERN.fullmatch(value):
+        raise InputError(name, "must be 64 lower-case hexadecimal digits", value)
+    return value
+
+
+class Stored(NamedTuple):
+    """A source with its number, and the text that all its rows share."""
+
+    number: int
+    text: str
+
+
+def stored_source(source: Source) -> Stored:
+    """The number is the first 63 bits of the text's SHA-256. Refuses fields that are not separable."""
+    text = "\n".join(source)
+    if text.count("\n") != len(source) - 1:
+        raise InputError("ledger row", "must not contain line feeds", source)
+    return Stored(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1, text)
+
+
+def chained_text(
+    sequence: int,
+    kind: str,
+    recorded_at: str,
+    round_number: int | None,
+    count: int,
+    token: str,
+    previous: str,
+    about: str,
+) -> str:
+    """The text whose SHA-256 is the row's hash; `about` is its source's text."""
+    number = "" if round_number is None else round_number
+    return f"{sequence}\n{kind}\n{recorded_at}\n{number}\n{count}\n{token}\n{previous}\n{about}"
+
+
+def utc_now() -> datetime:
+    """The time now, in UTC."""
+    return datetime.now(UTC)
+
+
+def timestamp(moment: datetime) -> str:
+    """A moment as text that sorts by time: 2025-01-31T09:30:00.000000Z."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_head(connection: Connection, *, lock: bool = False) -> Head:
+    """The newest row's number and hash, checked against the newest row itself.
+
+    With `lock`, other writers wait from here to the end of the transaction (on SQLite they already do).
+    """
+    if lock and connection.dialect.name == "postgresql":
+        # A statement of its own: the next one must see what the writer before us committed.
+        fetch(connection, "SELECT one FROM head FOR UPDATE")
+    found = fetch(connection, _HEAD)
+    if len(found) != 1:
+        raise LedgerBroken("The ledger's head is not noted: its row was deleted. Put back a copy of the ledger.")
+    ((noted, hash_, newest, newest_hash),) = found
+    if (noted, hash_) != (newest, newest_hash):
+        raise LedgerBroken(
+            f"The ledger's head is noted as row {noted}, hash {hash_}, but its newest row is {newest}, "
+            f"hash {newest_hash}. Run an audit before anything is added."
+        )
+    return Head(noted, hash_)
+
+
+def noted_head(connection: Connection) -> Head:
+    """The head as the ledger notes it, checked against nothing: for an audit, which checks it itself."""
+    noted = fetch(connection, "SELECT sequence, hash FROM head")
+    return Head(*noted[0]) if noted else Head(0, NO_HASH)
+
+
+def append(
+    connection: Connection,
+    head: Head | None,
+    drafts: Sequence[tuple[Draft, str]],
+    *,
+    now: str,
+    key: OwnerKey | None,
+    known: Mapping[Source, Stored],
+) -> tuple[Head, dict[Source, Stored]]:
+    """(new head, sources that are new), after adding (draft, token) rows in the caller's transaction.
+
+    known: sources that are certainly stored already.
+    """
+    sequence, previous = (head.sequence, head.hash) if head else (0, NO_HASH)
+    new: dict[Source, Stored] = {}
+    rows = []
+    for (kind, source, round_number, count), token in drafts:
+        sequence += 1
+        about = known.get(source) or new.get(source) or new.setdefault(source, stored_source(source))
+        text = chained_text(sequence, kind, now, round_number, count, token, previous, about.text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        signature = key.sign(digest) if key else ""
+        rows.append((sequence, kind, now, round_number, count, token, about.number, previous, digest, signature))
+        previous = digest
+    _store_sources(connection, new)
+    insert_rows(connection, schema.entries, rows)
+    insert_rows(connection, schema.head, [(1, sequence, previous)], replacing=True)
+    return Head(sequence, previous), new
+
+
+def _store_sources(connection: Connection, sources: Mapping[Source, Stored]) -> None:
+    for source, (number, _) in sources.items():
+        found = fetch(connection, ONE_SOURCE, number)
+        if not found:
+            insert_rows(connection, schema.sources, [(number, *source)])
+        elif tuple(found[0]) != source:
+            raise LedgerBroken(f"Source {number} was changed. Run an audit before anything is added.")
+
+
+def read_sources(connection: Connection) -> dict[int, Source]:
+    """What the rows are about, by number."""
+    return {row[0]: Source(*row[1:]) for row in fetch(connection, _SOURCES)}
+
+
+def stream(
+    connection: Connection, batch: int = 256, *, after: int = 0
+) -> Generator[Sequence[tuple[Any, ...]], None, None]:
+    """The rows in order, from the one after `after` on, in lists of plain tuples.
+
+    The lists are short: rows that are still in the processor's cache are verified a fifth faster.
+    """
+    columns = ", ".join(column.name for column in schema.entries.columns)
+    driver = connection.dialect.loaded_dbapi
+    # The driver's own cursor: SQLAlchemy's row objects would double the time of an audit. On PostgreSQL a cursor
+    # with a name stays at the server, which would otherwise send all rows at once.
+    at_server = {"name": "ledger_rows"} if connection.dialect.name == "postgresql" else {}
+    read = after
+    with closing(connection.connection.cursor(**at_server)) as cursor:
+        cursor.execute(f"SELECT {columns} FROM entries WHERE sequence > {int(after)} ORDER BY sequence")
+        while True:
+            try:
+                rows = cursor.fetchmany(batch)
+            except driver.Error as error:
+                raise LedgerBroken(f"Rows after row {read} cannot be read: {error}") from error
+            if not rows:
+                return
+            read = rows[-1][0]
+            yield rows
+
+
+_SOURCES = "SELECT source, dataset, client, group_name, channel, run, body FROM sources"
+ONE_SOURCE = "SELECT dataset, client, group_name, channel, run, body FROM sources WHERE source = ?"
+_HEAD = (
+    "SELECT head.sequence, head.hash, newest.sequence, newest.hash FROM head "
+    "LEFT JOIN entries AS newest ON newest.sequence = (SELECT max(sequence) FROM entries)"
+)
+
+
+# ---- Verify the hash chain: which rows were changed, are missing, or do not follow the row before.
+
+
+SHOWN_PROBLEMS = 20
+
+LOST = "(what this row was about is missing)"
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with the books, and the row where it shows; row 0 when it is no single row."""
+
+    row: int
+    what: str
+
+    def __str__(self) -> str:
+        """For example "row 17: was changed"."""
+        return f"row {self.row}: {self.what}" if self.row else self.what
+
+
+@dataclass
+class ChainCheck:
+    """Verifies rows as they stream past; `problems` holds the first of those found, `found` counts all.
+
+    found_heads: the row of every noted head that was met.
+    """
+
+    signed_by: str = ""
+    key: OwnerKey | None = None
+    noted_heads: Collection[str] = ()
+    problems: list[Problem] = field(default_factory=list)
+    found: int = 0
+    rows: int = 0
+    head: Head = field(default_factory=lambda: Head(0, NO_HASH))
+    missing_heads: set[str] = field(init=False)
+    found_heads: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """No noted head has been met yet."""
+        self.missing_heads = set(self.noted_heads)
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing wrong was found."""
+        return self.found == 0
+
+    def report(self, row: int, what: str) -> None:
+        """Count a problem, and keep it if it is among the first: one insertion breaks every row after it."""
+        self.found += 1
+        if len(self.problems) < SHOWN_PROBLEMS:
+            self.problems.append(Problem(row, what))
+
+    def passing(self, batches: Iterable[Rows], sources: Mapping[int, Source]) -> Iterator[Rows]:
+        """The same batches, each verified before it is handed on."""
+        expected, last = self.head.sequence + 1, self.head.hash
+        texts = {number: "\n".join(source) for number, source in sources.items()}
+        look_closer = bool(self.signed_by or self.key or self.missing_heads)
+        for rows in batches:
+            # Spelled out: this loop is most of an audit's time.
+            for row in rows:
+                sequence, kind, at, round_number, count, token, source, previous, stored, _ = row
+                about = texts.get(source, LOST)
+                text = chained_text(sequence, kind, at, round_number, count, token, previous, about)
+                if sha256(text.encode()).hexdigest() != stored or sequence != expected or previous != last:
+                    self._explain(row, expected, last, sha256(text.encode()).hexdigest() == stored)
+                if look_closer:
+                    self._look_closer(sequence, *row[-2:])
+                expected, last = sequence + 1, stored
+            self.rows += len(rows)
+            self.head = Head(expected - 1, last)
+            yield rows
+
+    def finish(self, noted: Head) -> None:
+        """After the last row: does the ledger end where it was noted to end?"""
+        for hash_ in sorted(self.missing_heads):
+            self.report(0, f"the noted head {hash_} is not in the ledger: rows were cut off or replaced")
+        if noted != self.head:
+            self.report(
+                0,
+                f"the ledger ends with row {self.head.sequence}, but its head is noted as row "
+                f"{noted.sequence}: rows were cut off, or added past the program",
+            )
+
+    def _look_closer(self, sequence: int, stored: str, signature: str) -> None:
+        if stored in self.missing_heads:
+            self.missing_heads.discard(stored)
+            self.found_heads[stored] = sequence
+        if self.key is not None and not self.key.signed(stored, signature):
+            self.report(sequence, "is not signed with this key")
+        elif self.signed_by and not signature:
+            self.report(sequence, f"is not signed, though the ledger is signed with key {self.signed_by}")
+
+    def _explain(self, row: tuple[Any, ...], expected: int, last: str, intact: bool) -> None:
+        sequence = row[0]
+        if sequence != expected:
+            gap = f"row {expected} is" if sequence == expected + 1 else f"rows {expected} to {sequence - 1} are"
+            self.report(expected, f"{gap} missing before row {sequence}")
+        if not intact:
+            self.report(sequence, "was changed: its hash does not fit its content")
+        elif row[7] != last and sequence == expected:
+            self.report(sequence, "does not follow the row before it: one of the two was replaced or inserted")

@@ -1,1 +1,0 @@
-"""Fairness tracking and every baseline, on the same hooks."""

@@ -1,0 +1,167 @@
+"""What every attack promises, the clients it asks, and how its claim is read from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.events import Composed, Event, Repeated
+from accountant.spending import Spend
+from privfair.audit.subject import Subject, all_clients, backend_of, twin
+from privfair.clients.client import Client
+from privfair.datasets.records import ClientData, Records
+from privfair.federated.messages import Request
+from privfair.privacy.planner import Planner, pld_or_rdp
+from privfair.privacy.run_ledger import cell_labels
+from privfair.privacy.statement import account
+from privfair.runs.assembly import Simulation
+from privfair.util import FloatArray
+
+Coins = NDArray[np.bool_]
+MOST_OTHERS = 8  # cells beside the record's whose noise is compared with its own
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What the ledger says the attacked record pays: the events, and their ε as the accountant computes it."""
+
+    event: Event
+    epsilon: float
+    others: Mapping[str, Claimed] = field(default_factory=dict)
+    """What is claimed instead against adversaries that are named here: who has less noise to see through."""
+
+    def against(self, adversary: str) -> Claimed:
+        """The claim that holds for this adversary."""
+        return self.others.get(adversary, self)
+
+
+class Attack(Protocol):
+    """One channel, attacked on neighbouring datasets that are as different as one record can make them."""
+
+    channel: ClassVar[str]
+    about: ClassVar[str]
+    """What is compared, in a sentence for people."""
+    fewest: ClassVar[int]
+    """Trials of each dataset, however little time there is."""
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Why there is nothing to attack here, in a run of this plan; None where there is."""
+        ...
+
+    def __init__(self, subject: Subject) -> None:
+        """Make both datasets."""
+        ...
+
+    @property
+    def views(self) -> Mapping[str, tuple[int, ...]]:
+        """Which of a trial's numbers each adversary has, by the adversary's name."""
+        ...
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """Who is attacked: each client by itself, all in the same trial."""
+        ...
+
+    def claim(self) -> Claimed:
+        """What everything that a trial releases costs, by the ledger; written by the desk, for the same requests.
+
+        One claim for all adversaries, but for those that it names.
+        """
+        ...
+
+    def trial(self, present: Coins) -> FloatArray:
+        """Fresh releases of every client with or without its record, as (clients, numbers).
+
+        Numbers are larger where the record seems to be there, or smaller: the test finds out.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the ledger."""
+        ...
+
+
+class Worlds:
+    """The plan's clients twice, with the attacked record and without it, behind the configured engine.
+
+    Where there are several clients, one more, the bystander, never has the record: whoever sees both messages can take
+    the bystander's off, which helps only where two clients have the same noise.
+    """
+
+    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, helpers: int = 0) -> None:
+        """The data of every attacked client in either case; names are the plan's. `helpers`: more without records."""
+        self.names = subject.clients
+        count = len(self.names)
+        holders = [ClientData(client, present.train, present.test) for client in self.names]
+        if count > 1:
+            holders.append(ClientData("bystander", absent.train, absent.test))
+        none = present.train.take([])
+        self.simulation = subject.simulation(
+            [*holders, *(ClientData(f"helper{k}", none, none) for k in range(helpers))], name
+        )
+        having = all_clients(self.simulation)
+        self.helpers = having[len(holders) :]
+        lacking = [twin(self.simulation, absent.train, k, absent.test) for k in range(count)]
+        self.present, self.absent = having[0], lacking[0]
+        self._bystander = [2 * count] if count > 1 else []
+        self._backend = backend_of(self.simulation, [*having[:count], *lacking, *having[count : len(holders)]])
+
+    def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R | None]:
+        """Every client's reply, with its record where its coin says so; and the bystander's, if there is one."""
+        count = len(self.names)
+        members = [k if there else count + k for k, there in enumerate(coins)]
+        replies: list[Any] = self._backend.exchange([*members, *self._bystander], lambda _: request)
+        for reply in replies:
+            if not isinstance(reply, kind):
+                raise TypeError(type(reply).__name__)
+        return replies[:count], replies[count] if self._bystander else None
+
+    def claim(self, requests: Sequence[Request], cells: Sequence[int]) -> Claimed:
+        """What the first client's ledger says of these requests, for a record of these cells."""
+        asked(self.simulation, requests)
+        return claimed(self.simulation, cells)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self.simulation.private is not None:
+            self.simulation.private.close()
+
+
+def only_trained(records: Records) -> ClientData:
+    """A client with these training records, and none to test on."""
+    return ClientData("attacked", records, records.take([]))
+
+
+def cells_of(client: Client, row: int = -1) -> list[int]:
+    """The cells of one training record."""
+    return [int(c) for c in np.flatnonzero(client.data.membership[row])]
+
+
+def asked(simulation: Simulation, requests: Sequence[Request]) -> None:
+    """Have the first client answer these requests at its desk, so that they are in the ledger."""
+    for request in requests:
+        simulation.backend.exchange([0], lambda _, one=request: one)  # type: ignore[misc]
+
+
+def claimed(simulation: Simulation, cells: Sequence[int]) -> Claimed:
+    """What everything in the ledger costs a record of these cells of the first client."""
+    private = simulation.private
+    if private is None:
+        raise ValueError("only private runs are attacked")
+    rows = [spend for _, spend in private.run_ledger.ledger.spends(run=private.run_ledger.run)]
+    labels = cell_labels(simulation.cells, simulation.federation.schema)
+    paid = {"", *(labels[cell] for cell in cells)}
+    return priced([row for row in rows if row.group in paid], private.planner, simulation.config.privacy.delta)
+
+
+def priced(spends: Sequence[Spend], planner: Planner, delta: float) -> Claimed:
+    """What these rows of a ledger claim at δ."""
+    accountant = account(spends, planner.neighbouring)
+    event = Composed(tuple(Repeated(spend.event, spend.count) for spend in spends))
+    return Claimed(event, pld_or_rdp(lambda method: accountant.epsilon(delta, method)))

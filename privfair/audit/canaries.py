@@ -1,0 +1,149 @@
+"""One training run, many canaries: for each a coin decides whether it is in, and the attacker guesses the coins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accountant.empirical.one_run import many_runs_p_value, one_run_accuracy, one_run_curve_p_value, one_run_epsilon
+from accountant.empirical.two_worlds import TradeOff
+from privfair.audit.attack import Claimed, asked, claimed, only_trained
+from privfair.audit.subject import Subject, backend_of, first_client, twin
+from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_work
+from privfair.federated.messages import Parameters, Task, TrainRequest, Update
+from privfair.mechanisms.entropy import SystemEntropy
+from privfair.util import FloatArray
+
+CANARIES = 128
+FAR = 20.0
+STEP = 2e-3
+SHARES = (1.0, 0.5, 0.25, 0.125)  # of the canaries that are guessed; the attacker abstains on the others
+
+
+@dataclass(frozen=True)
+class Guessed:
+    """One run: which canaries were in, and how much each seems to be."""
+
+    coins: NDArray[np.bool_]
+    white: FloatArray
+    black: FloatArray
+
+    def right(self, scores: FloatArray, guesses: int) -> int:
+        """How many guesses are right if the higher half of them are said to be in and the lower half out."""
+        order = np.argsort(scores, kind="stable")
+        half = guesses // 2
+        return int(np.sum(~self.coins[order[:half]]) + np.sum(self.coins[order[len(order) - half :]]))
+
+
+VIEWS = {"white": "white-box", "black": "black-box"}
+
+
+@dataclass(frozen=True)
+class OneRunResult:
+    """How many guesses were right over all counted runs, the ε that this refutes, and whether the curve allows it."""
+
+    runs: int
+    canaries: int
+    guesses: int
+    right: int
+    epsilon: float
+    p_value: float
+    """How likely so many right guesses are at most under the claim's trade-off curve, of all tests together."""
+
+
+class CanariesAttack:
+    """Canaries with features of their own, so that their gradients are nearly orthogonal."""
+
+    channel: ClassVar[str] = "canaries"
+    about: ClassVar[str] = f"{CANARIES} canaries in one training run of one client, each in or out by a coin"
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Updates without noise have no ε; and coins decide between in and out, not between two records."""
+        if subject.release_plan.client_updates is not None:
+            return "whole clients are protected (clients)"
+        if subject.release_plan.updates is None:
+            return "sent without noise: no ε is claimed"
+        return "counts are public: neighbours have a record replaced, not left out" if subject.replaces else None
+
+    def __init__(self, subject: Subject) -> None:
+        """The client with all canaries."""
+        self._work = private_work(subject, STEP)
+        self._all = subject.records(FAR * np.eye(CANARIES))
+        self._setting = subject.simulation([only_trained(self._all)], "canaries")
+        self._everyone = first_client(self._setting)
+        self._rounds = subject.trainings
+        start = self._everyone.model.parameters()
+        some = twin(self._setting, self._all.take(np.arange(16)))
+        self._start = loud_parameters(some, Task(), self._work.max_grad_norm).astype(start.dtype)
+        self._cells = [int(c) for c in np.flatnonzero(self._everyone.data.membership[0])]
+
+    def _request(self, number: int, values: FloatArray) -> TrainRequest:
+        return TrainRequest(number, Parameters(values), Task(), self._work, weight=1.0)
+
+    def claim(self) -> Claimed:
+        """Of one run."""
+        asked(self._setting, [self._request(r, self._start) for r in range(self._rounds)])
+        return claimed(self._setting, self._cells)
+
+    def run(self) -> Guessed:
+        """One training run with fresh coins: every round starts where the one before ended."""
+        coins = SystemEntropy().poisson_mask(CANARIES, 0.5)
+        backend = backend_of(self._setting, [twin(self._setting, self._all.take(coins))])
+        values, white = self._start, np.zeros(CANARIES)
+        gradients = clipped_gradients(self._everyone, values, Task(), self._work.max_grad_norm)
+        for number in range(self._rounds):
+            request = self._request(number, values)
+            (reply,) = backend.exchange([0], {0: request}.__getitem__)
+            if not isinstance(reply, Update):
+                raise TypeError(type(reply).__name__)
+            moved = change(self._setting, reply)
+            white -= gradients @ moved
+            values = (values + moved).astype(values.dtype)
+        return Guessed(coins, white, -(self._losses(values) - self._losses(self._start)))
+
+    def _losses(self, values: FloatArray) -> FloatArray:
+        model, data = self._everyone.model, self._everyone.data
+        model.load(values)
+        with torch.no_grad():
+            return np.asarray(data.task.losses(model.evaluate(data.x), data.y).double().numpy())
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._setting.private is not None:
+            self._setting.private.close()
+
+
+def one_run_result(runs: list[Guessed], view: str, claim: TradeOff, delta: float, level: float) -> OneRunResult:
+    """What the guesses of all runs show.
+
+    ε: how many to guess is chosen on the first third of the runs, and the others are counted. The trade-off curve is
+    tested on all runs, for every number of guesses: as one run with many canaries, and as many runs.
+    """
+    tests = 3  # ε, one run, many runs
+    spare = len(runs) // 3
+    numbers = [2 * round(share * CANARIES / 2) for share in SHARES]
+    rights = {guesses: [run.right(getattr(run, view), guesses) for run in runs] for guesses in numbers}
+
+    def refuted(guesses: int, some: slice) -> float:
+        seen = rights[guesses][some]
+        return one_run_epsilon(CANARIES * len(seen), guesses * len(seen), sum(seen), delta, level / tests)
+
+    guesses = max(numbers, key=lambda g: refuted(g, slice(spare))) if spare else numbers[1]
+    counted = len(runs) - spare
+    together = min(
+        one_run_curve_p_value(CANARIES * len(runs), g * len(runs), sum(rights[g]), claim) for g in numbers
+    ) * len(numbers)
+    each = many_runs_p_value([(np.array(rights[g]) / g, one_run_accuracy(CANARIES, g, claim)) for g in numbers])
+    return OneRunResult(
+        runs=counted,
+        canaries=CANARIES * counted,
+        guesses=guesses * counted,
+        right=sum(rights[guesses][spare:]),
+        epsilon=refuted(guesses, slice(spare, None)),
+        p_value=min(1.0, tests * min(together, each)),
+    )

@@ -1,0 +1,341 @@
+"""What DP-SGD does with one record, as an attacker sees it: the direction in which that record moves the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.special import gammaln
+
+from privfair.audit.attack import Claimed, Coins, Worlds, cells_of, only_trained
+from privfair.audit.subject import FEATURES, Subject, twin
+from privfair.clients.client import Client
+from privfair.clients.objectives import build_losses
+from privfair.clients.training import train_locally
+from privfair.fairness.tracking import SharedFeatures, SharedScores
+from privfair.federated.messages import (
+    LocalWork,
+    Objective,
+    Parameters,
+    PrivateWork,
+    Task,
+    Tracked,
+    TrainRequest,
+    Update,
+)
+from privfair.mechanisms.vector_release import UpdateRelease
+from privfair.privacy.pricing import UPDATES
+from privfair.runs.assembly import Simulation
+from privfair.util import FloatArray, stream
+
+
+def clipped_gradients(client: Client, values: FloatArray, objective: Objective, bound: float) -> FloatArray:
+    """(records, parameters): each record's gradient under these parameters, by plain autograd, clipped to the bound."""
+    model, data = client.model, client.data
+    model.load(values)
+    losses = build_losses(objective, data, model)
+    rows = []
+    for i in range(len(data.y)):
+        at = torch.tensor([i])
+        found = torch.autograd.grad(losses(at, model.outputs(data.x[at])).sum(), list(model.trainable))
+        rows.append(torch.cat([g.reshape(-1) for g in found]).double().numpy())
+    gradients = np.array(rows).reshape(len(rows), -1)
+    norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+    return np.asarray(gradients * np.minimum(1.0, bound / np.maximum(norms, 1e-12)))
+
+
+def loud_parameters(client: Client, objective: Objective, bound: float) -> FloatArray:
+    """Parameters under which the gradients of all the client's records are clipped with the most room to spare."""
+    rng = stream(0, "audit", "parameters")
+    start = client.model.parameters()
+    tried = [np.zeros_like(start), start]
+    tried += [
+        (scale * rng.standard_normal(start.size)).astype(start.dtype) for scale in (0.01, 0.1, 1.0) for _ in range(8)
+    ]
+    loudness = [np.linalg.norm(clipped_gradients(client, v, objective, 1e9), axis=1).min() for v in tried]
+    best = int(np.argmax(np.minimum(loudness, 20.0 * bound)))  # beyond that more is not better: the first stands
+    return tried[best]
+
+
+def beside(own: FloatArray, others: FloatArray) -> FloatArray:
+    """The direction of `own` within what is orthogonal to all others."""
+    _, sizes, rows = np.linalg.svd(others, full_matrices=False)
+    span = rows[sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))]
+    rest = own - span.T @ (span @ own)
+    norm = float(np.linalg.norm(rest))
+    return np.asarray(rest / norm if norm > 1e-12 else np.zeros_like(own))
+
+
+def change(simulation: Simulation, reply: Update, number: int | None = None) -> FloatArray:
+    """The weighted change of parameters in a client's update, opened; `number`: of its sum, by default the next one."""
+    total = simulation.server.adder.add([reply.contribution], names=["client 0"])
+    opened = simulation.replica.aggregator.open(total, number=number or simulation.replica.round + 1)
+    return np.asarray(opened, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The sum of a round's steps along a record's direction, in units of its clipped gradient: k + noise.
+
+    The record is in k of n steps, k ~ Binomial(n, q); the noise has variance n·z².
+    """
+
+    steps: int
+    rate: float
+    multiplier: float
+    both_ways: bool  # replaced by a record of the opposite gradient, not left out
+
+    @staticmethod
+    def of(work: PrivateWork, replaces: bool, share: float = 1.0) -> Steps:
+        """Of planned work; `share`: how much of its bounded gradient can be seen along the direction."""
+        return Steps(work.steps, work.sampling_rate, work.noise_multiplier / max(share, 1e-9), replaces)
+
+    def log_ratio(self, seen: float) -> float:
+        """log P(seen | present) − log P(seen | absent)."""
+        if not self.both_ways:
+            return self._log(seen)
+        return self._log(seen) - self._log(-seen)
+
+    def _log(self, seen: float) -> float:
+        """log Σ_k P(k) exp((2·seen·k − k²)/2nz²): against no record at all."""
+        k = np.arange(self.steps + 1)
+        if self.rate == 1.0:
+            k, weights = k[-1:], np.zeros(1)
+        else:
+            choose = gammaln(self.steps + 1) - gammaln(k + 1) - gammaln(self.steps - k + 1)
+            weights = choose + k * np.log(self.rate) + (self.steps - k) * np.log1p(-self.rate)
+        logs = weights + (2.0 * seen * k - k * k) / (2.0 * self.steps * self.multiplier**2)
+        top = float(logs.max())
+        return top + float(np.log(np.sum(np.exp(logs - top))))
+
+
+# ---- Updates: did a record take part in DP-SGD? Did a client, where whole clients are protected?
+
+
+FAR = 50.0
+STEP = 2e-4  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
+APPROXIMATE = 10.0  # times larger steps under a scheme whose sums are approximate
+OTHERS = 15  # records in every minibatch beside the attacked one
+STRENGTH = 1e4  # λ with which the penalty's gradient is far larger than the clip, and than the task's
+
+
+def private_work(subject: Subject, step: float = STEP) -> PrivateWork:
+    """DP-SGD as planned, in steps of a size that the attacker chooses: sizes are not part of the claim."""
+    u = subject.release_plan.updates
+    if u is None:
+        raise ValueError("updates are not private")
+    if subject.config.scheme == "ckks":  # its sums are approximate: what they are off by must stay small beside a step
+        step *= APPROXIMATE
+    divisor = max(1.0, u.sampling_rate * float(subject.release_plan.records.max()))
+    return PrivateWork(
+        steps=u.steps,
+        sampling_rate=u.sampling_rate,
+        noise_multiplier=u.noise_multiplier,
+        max_grad_norm=u.max_grad_norm,
+        divisor=divisor,
+        learning_rate=step * divisor / u.max_grad_norm,
+    )
+
+
+class UpdatesAttack:
+    """A record whose gradient is as large as clipping allows, or no record at all (replaced: the opposite gradient).
+
+    The attacker is the server: it chooses parameters and step size, and sees every client's own update of every round,
+    as it is without encryption or for somebody who has the key. It looks along what the record's gradient has that the
+    gradients of the other records in the minibatches have not.
+    """
+
+    channel: ClassVar[str] = UPDATES
+    about: ClassVar[str] = "the updates of every client in all rounds, with and without one record"
+    fewest: ClassVar[int] = 80
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Updates without noise have no ε."""
+        if subject.release_plan.client_updates is not None:
+            return "whole clients are protected (clients)"
+        return "sent without noise: no ε is claimed" if subject.release_plan.updates is None else None
+
+    def __init__(self, subject: Subject) -> None:
+        """The clients with and without the record, and the requests of all rounds."""
+        work = private_work(subject)
+        rows = np.zeros((OTHERS + 1, FEATURES))
+        rows[:OTHERS, 1], rows[OTHERS, 0] = FAR, FAR
+        having = subject.records(rows)
+        rows[OTHERS, 0] = -FAR
+        lacking = subject.records(rows) if subject.replaces else having.take(np.arange(OTHERS))
+        self._worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
+        self._cells = cells_of(self._worlds.present)
+        objective, bound = self._objective(subject), work.max_grad_norm
+        simulation = self._worlds.simulation
+        probe = twin(simulation, having.take([OTHERS]))
+        values = loud_parameters(probe, objective, bound)
+        own, common = (
+            clipped_gradients(twin(simulation, having.take([row])), values, objective, bound)[0] for row in (OTHERS, 0)
+        )
+        other = clipped_gradients(self._worlds.absent, values, objective, bound)[-1] if subject.replaces else -own
+        self._direction = beside(own - other, common[None, :])
+        share = float((own - other) @ self._direction) / (2 * bound)
+        self._steps = Steps.of(work, subject.replaces, share)
+        self._unit = work.learning_rate * bound * share / work.divisor
+        self._requests = [
+            TrainRequest(r, Parameters(values), objective, work, weight=1.0) for r in range(subject.trainings)
+        ]
+
+    def _objective(self, subject: Subject) -> Objective:
+        return Task()
+
+    @property
+    def views(self) -> Mapping[str, tuple[int, ...]]:
+        """Whoever sees every update of the clients."""
+        return {"white-box": (0, 1, 2, 3, 4)}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan."""
+        return self._worlds.names
+
+    def claim(self) -> Claimed:
+        """Of all rounds."""
+        return self._worlds.claim(self._requests, self._cells)
+
+    def trial(self, present: Coins) -> FloatArray:
+        """Log-likelihood ratio of all updates; their sum along the direction; size; length; less the bystander's."""
+        rows = np.zeros((len(present), 5))
+        for number, request in enumerate(self._requests):
+            replies, other = self._worlds.ask(present, request, Update)
+            beside_it = 0.0 if other is None else self._seen(other)[0]
+            for row, reply in zip(rows, replies, strict=True):
+                seen, size = self._seen(reply)
+                row += [self._steps.log_ratio(seen), seen, size, len(reply.contribution), 0.0]
+                if number == 0:
+                    row[4] = seen - beside_it
+        return rows
+
+    def _seen(self, reply: Update) -> tuple[float, float]:
+        moved = -change(self._worlds.simulation, reply)[: self._direction.size]
+        return float(moved @ self._direction) / self._unit, float(moved @ moved)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._worlds.close()
+
+
+class TrackedAttack(UpdatesAttack):
+    """The same with a fairness penalty of a strength at which its gradient dominates: it must be clipped, too.
+
+    The server chooses what it broadcasts of all groups' scores: the record's group at one end, the others at the other.
+    """
+
+    channel: ClassVar[str] = "penalty"
+    about: ClassVar[str] = (
+        "the updates of every client under a very strong fairness penalty, with and without one record"
+    )
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Only one method has such a penalty."""
+        reason = UpdatesAttack.why_not(subject)
+        if reason is None and subject.config.federation.method != "mmd_fedavg":
+            return "the method has no penalty that follows shared scores"
+        return reason
+
+    def _objective(self, subject: Subject) -> Objective:
+        client, cells = self._worlds.present, self._worlds.simulation.cells
+        ones = np.ones(len(cells))
+        own = np.isin(np.arange(len(cells)), self._cells)
+        sharing = subject.release_plan.sharing
+        low, high = (0.0, 1.0) if sharing is None else (sharing.noise.low, sharing.noise.high)
+        if client.embedder is not None:
+            plan = client.embedder.plan
+            ends = plan.unit.values(np.array([plan.low, plan.high]))
+            return Tracked(SharedFeatures(plan, STRENGTH, ends[own.astype(int)], ones, ones, float(len(cells))))
+        scores = tuple(np.array([high if mine else low]) for mine in own)
+        kernel = subject.config.fairness.kernel
+        return Tracked(
+            SharedScores(kernel, STRENGTH, scores, (np.ones(1),) * len(cells), ones, float(len(cells)), (low, high))
+        )
+
+
+class ClientsAttack:
+    """All records of one client are exchanged, so that its update is cut to the opposite of what it was.
+
+    The attacker is the server, which chooses the model; it sees every client's own update.
+    """
+
+    channel: ClassVar[str] = "clients"
+    about: ClassVar[str] = "the whole updates of every client in all rounds, with its records or with others"
+    fewest: ClassVar[int] = 80
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """Only where whole clients are protected, each by all of its noise."""
+        if subject.release_plan.client_updates is None:
+            return "single records are protected (updates)"
+        return "noise comes in shares of several clients" if subject.release_plan.noise_is_shared else None
+
+    def __init__(self, subject: Subject) -> None:
+        """The clients with either set of records, and the requests of all rounds."""
+        planned = subject.release_plan.client_updates
+        if planned is None:
+            raise ValueError("whole clients are not protected")
+        end = np.zeros((4, FEATURES))
+        end[:, 0] = FAR
+        here, there = (only_trained(subject.records(rows)) for rows in (end, -end))
+        self._worlds = Worlds(subject, self.channel, here, there)
+        values = loud_parameters(self._worlds.present, Task(), planned.max_norm)
+        work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * planned.max_norm)
+        noise = replace(planned.noise, count=values.size)  # made-up records have features of their own
+        release = UpdateRelease(planned.max_norm, 1.0, noise)
+        self._requests = [
+            TrainRequest(r, Parameters(values), Task(), work, weight=1.0, release=release)
+            for r in range(subject.trainings)
+        ]
+        one, other = (
+            release.whole(_trained(client, self._requests[0], values)).astype(np.float64)
+            for client in (self._worlds.present, self._worlds.absent)
+        )
+        self._direction = (one - other) / np.linalg.norm(one - other)
+        self._middle = 0.5 * float((one + other) @ self._direction)
+
+    @property
+    def views(self) -> Mapping[str, tuple[int, ...]]:
+        """Whoever sees every update of the clients."""
+        return {"white-box": (0, 1, 2, 3)}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All of the plan."""
+        return self._worlds.names
+
+    def claim(self) -> Claimed:
+        """Of all rounds."""
+        return self._worlds.claim(self._requests, [])
+
+    def trial(self, present: Coins) -> FloatArray:
+        """All updates along the direction in which the two differ; the first; their length; less the bystander's."""
+        rows = np.zeros((len(present), 4))
+        for number, request in enumerate(self._requests):
+            replies, other = self._worlds.ask(present, request, Update)
+            for row, reply in zip(rows, replies, strict=True):
+                seen = self._seen(reply)
+                row += [seen, 0.0, len(reply.contribution), 0.0]
+                if number == 0:
+                    row[1], row[3] = seen, seen - (0.0 if other is None else self._seen(other))
+        return rows
+
+    def _seen(self, reply: Update) -> float:
+        return float(change(self._worlds.simulation, reply) @ self._direction) - self._middle
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._worlds.close()
+
+
+def _trained(client: Client, request: TrainRequest, values: FloatArray) -> FloatArray:
+    """What training without noise changes."""
+    trained = train_locally(request, values, client.data, client.model, stream(0, "audit", "training"), None)
+    return np.asarray(trained.parameters - values, dtype=np.float64)

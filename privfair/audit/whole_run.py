@@ -1,0 +1,270 @@
+"""A whole run: everything that leaves a client, from counts to the last update, with and without one record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from privfair.audit.attack import Claimed, Coins, claimed, only_trained
+from privfair.audit.features import embedder_of
+from privfair.audit.scores import TINY, log_density
+from privfair.audit.subject import FEATURES, Kind, Subject, backend_of, first_client, twin
+from privfair.audit.updates import Steps, beside, change, clipped_gradients
+from privfair.clients.objectives import all_scores
+from privfair.engines.local import InProcess
+from privfair.federated.exchange import singles
+from privfair.federated.interfaces import Memory
+from privfair.federated.messages import (
+    Answered,
+    Asked,
+    BundleReply,
+    Counts,
+    CountsRequest,
+    Embeddings,
+    EmbeddingsRequest,
+    Parameters,
+    PrivateWork,
+    Reply,
+    Request,
+    Scores,
+    ScoresRequest,
+    TrainRequest,
+    Update,
+)
+from privfair.federated.model_state import Replica
+from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.round import Server, begin, run_round
+from privfair.mechanisms.score_release import fill_share
+from privfair.util import FloatArray
+
+FAR = 10.0  # large enough to be clipped, small enough that the model does not learn the record at once
+FEWEST = 40  # other records in every cell
+
+
+Seen = list[tuple[Request, Reply]]  # with models in the open
+
+
+class Recording:
+    """A backend whose requests and replies are written down, with the models as who has the key sees them."""
+
+    def __init__(self, inner: InProcess, replica: Replica) -> None:
+        """Without a desk: a trial's releases are made from made-up records, and are in nobody's ledger."""
+        self._inner, self._replica = inner, replica
+        self.seen: Seen = []
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+        return self._inner.clients
+
+    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
+        """What the inner backend answers."""
+        asked = [request(k) for k in clients]
+        replies = self._inner.exchange(clients, dict(zip(clients, asked, strict=True)).__getitem__)
+        for one, reply in zip(asked, replies, strict=True):
+            parts = reply.replies if isinstance(reply, BundleReply) else (reply,)
+            self.seen += [
+                (opened(a, self._replica), b) for a, b in zip(singles(one), parts, strict=True) if isinstance(b, Reply)
+            ]
+        return replies
+
+    def agreed(self, release_plan: ReleasePlan) -> None:
+        """As the inner backend."""
+        self._inner.agreed(release_plan)
+
+    def client_state(self) -> Memory:
+        """As the inner backend."""
+        return self._inner.client_state()
+
+    def restore_clients(self, state: Memory) -> None:
+        """As the inner backend."""
+        self._inner.restore_clients(state)
+
+
+def opened(request: Request, replica: Replica) -> Request:
+    """The request with its model in the open."""
+    if isinstance(request, CountsRequest) or isinstance(request.model, Parameters):
+        return request
+    return replace(request, model=replica.at(request.model))
+
+
+class WholeRunAttack:
+    """The run as configured, with an honest server; the record's features are far from all others'.
+
+    Who sees everything adds up what counts, scores or sums of features, and updates say; who has the model alone looks
+    at the record's loss.
+    """
+
+    channel: ClassVar[str] = "run"
+    about: ClassVar[str] = "everything that leaves one client in a whole run, with and without one record"
+    fewest: ClassVar[int] = 80
+
+    @staticmethod
+    def why_not(subject: Subject) -> str | None:
+        """A channel without noise tells everything; and the run that is attacked has one client."""
+        if subject.config.privacy.client_level:
+            return "not attacked where whole clients are protected"
+        sharing, updates = subject.config.privacy.predictions, subject.config.privacy.updates
+        if updates == "none" or (sharing == "none" and subject.config.federation.method == "mmd_fedavg"):
+            return "a channel has no noise: no ε is claimed"
+        if subject.release_plan.noise_is_shared:
+            return "noise comes in shares of several clients, and one client is attacked: see embeddings and updates"
+        return None
+
+    def __init__(self, subject: Subject) -> None:
+        """Both clients."""
+        self._subject = subject
+        end = np.zeros((1, FEATURES))
+        end[0, 0] = FAR
+        kinds = self._others()
+        rows = np.zeros((len(kinds), FEATURES))
+        record, others = subject.records(end), subject.records(rows, kinds)
+        both = type(record).concatenate([others, record])
+        self._setting = subject.simulation([only_trained(both)], self.channel)
+        self._initial = self._setting.replica.state()
+        absent = others if not subject.replaces else type(record).concatenate([others, subject.records(-end)])
+        self._records = {True: both, False: absent}
+        self._clients = {True: first_client(self._setting), False: twin(self._setting, absent)}
+        self._probe = twin(self._setting, record)
+        distinct = sorted({(k.label, k.groups) for k in kinds})
+        some = [Kind(*k) for k in distinct]
+        self._bystanders = twin(self._setting, subject.records(np.zeros((len(some), FEATURES)), some))
+        self._share = np.array([sum((k.label, k.groups) == d for k in kinds) for d in distinct])
+        self._cells = [int(c) for c in np.flatnonzero(self._probe.data.membership[0])]
+        self._counts = {there: c.cell_counts for there, c in self._clients.items()}
+
+    def _others(self) -> list[Kind]:
+        """So many records of every group and label that no cell is left out."""
+        schema, noise = self._subject.schema, self._subject.release_plan.counting
+        each = max(FEWEST, 0 if noise is None else round(12 * noise.scale))
+        low, high = schema.label_range
+        sizes = [len(a.values) for a in schema.sensitive]
+        kinds = [Kind(label, tuple(i % n for n in sizes)) for label in (low, high) for i in range(max(sizes))]
+        most = max(1, round(0.5 / self._subject.config.privacy.delta) // len(kinds))  # δ must stay below 1/n
+        return [kind for kind in kinds for _ in range(min(-(-each // 2), most))]
+
+    @property
+    def views(self) -> Mapping[str, tuple[int, ...]]:
+        """White-box: every message. Black-box: the model at the end."""
+        return {"white-box": (0, 1, 2, 3, 4), "black-box": (5,)}
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """The one that there is."""
+        return ("the only client",)
+
+    def claim(self) -> Claimed:
+        """Of a run at the client's desk."""
+        self._run(self._setting.server)
+        return claimed(self._setting, self._cells)
+
+    def trial(self, present: Coins) -> FloatArray:
+        """Log-likelihood ratios: of all, of counts, scores (or sums) and updates; all lengths; the record's fit."""
+        parts = {Counts: 0.0, Scores: 0.0, Update: 0.0}
+        length = 0
+        for request, reply in self._played(bool(present[0])):
+            if isinstance(reply, Counts):
+                parts[Counts] += self._of_counts(reply)
+            elif isinstance(request, ScoresRequest) and isinstance(reply, Scores):
+                parts[Scores] += self._of_scores(request, reply)
+                length += sum(cell.size for cell in reply.cells)
+            elif isinstance(request, EmbeddingsRequest) and isinstance(reply, Embeddings):
+                parts[Scores] += self._of_sums(request, reply)
+                length += len(reply.contribution)
+            elif isinstance(request, TrainRequest) and isinstance(reply, Update):
+                parts[Update] += self._of_update(request, reply)
+        model = self._probe.model
+        model.load(self._setting.replica.result)
+        data = self._probe.data
+        fit = -float(data.task.losses(model.evaluate(data.x), data.y)[0])
+        return np.array([[float(sum(parts.values())), *parts.values(), float(length), fit]])
+
+    def _played(self, present: bool) -> Seen:
+        """What is seen of one run, at the end of which the replica has the result."""
+        backend = Recording(backend_of(self._setting, [self._clients[present]]), self._setting.replica)
+        self._run(replace(self._setting.server, backend=backend))
+        return backend.seen
+
+    def _run(self, server: Server) -> None:
+        """All rounds, from the initial model."""
+        self._setting.replica.restore(self._initial)
+        state = begin(server)
+        for _ in range(self._subject.rounds):
+            state = run_round(state, server)
+        self._setting.replica.at(state.model)
+
+    def _of_counts(self, reply: Counts) -> float:
+        noise = self._subject.release_plan.counting
+        if noise is None:
+            return 0.0
+        logs = {}
+        for there, exact in self._counts.items():
+            distance = np.abs(reply.cells - exact) / noise.scale
+            logs[there] = -float(np.sum(distance if noise.kind == "laplace" else 0.5 * distance**2))
+        return logs[True] - logs[False]
+
+    def _of_scores(self, request: ScoresRequest, reply: Scores) -> float:
+        """log(1 − γ + γ·mean of p(y | the record)/p(y | somebody else)) of every message that the record may be in."""
+        if not isinstance(request.model, Parameters) or request.release is None:
+            return 0.0
+        noise = request.release.noise
+        self._probe.model.load(request.model.values)
+        own = np.clip(all_scores(self._probe.model, self._probe.data), noise.low, noise.high)
+        theirs = np.clip(all_scores(self._bystanders.model, self._bystanders.data), noise.low, noise.high)
+        total = 0.0
+        for cell in self._cells:
+            reported = reply.cells[cell]
+            if not reported.size:
+                continue
+            member = self._bystanders.data.membership[:, cell]
+            weights = self._share[member] / self._share[member].sum()
+            count = int(self._share[member].sum())
+            rates = request.release.rates
+            rate = min(1.0, reported.size / (count + 1)) if rates is None else float(rates[cell])
+            filled = fill_share(count, rate, reported.size) if rates is not None else 1.0
+            usual = np.exp(log_density(noise, reported[:, None] - theirs[member][None, :])) @ weights
+            pad = np.exp(log_density(noise, reported - noise.middle))
+            ratio = np.exp(log_density(noise, reported - own[0])) / (filled * usual + (1 - filled) * pad + TINY)
+            total += float(np.log(max(TINY, 1 - rate + rate * float(np.mean(ratio)))))
+        return total
+
+    def _of_sums(self, request: EmbeddingsRequest, reply: Embeddings) -> float:
+        """How much nearer the sums are to those of all records than to those without the attacked one."""
+        if request.release is None:
+            return 0.0
+        reported, exact = self._sums(reply, request), replace(request, release=None)
+        logs = {}
+        for there, client in self._clients.items():
+            distance = (reported - self._sums(client.respond(exact), request)) / request.release.share_scale
+            logs[there] = -0.5 * float(distance @ distance)
+        return logs[True] - logs[False]
+
+    def _sums(self, reply: Reply, request: EmbeddingsRequest) -> FloatArray:
+        if not isinstance(reply, Embeddings):
+            raise TypeError(type(reply).__name__)
+        return embedder_of(self._probe).total(reply.contribution, request.round)
+
+    def _of_update(self, request: TrainRequest, reply: Update) -> float:
+        """The update along what the record's gradient has that no other's has."""
+        request = self._probe.opened(request)
+        work, model = request.work, request.model
+        if not isinstance(work, PrivateWork) or not isinstance(model, Parameters):
+            return 0.0
+        bound = work.max_grad_norm
+        own = clipped_gradients(self._probe, model.values, request.objective, bound)[0]
+        others = clipped_gradients(self._bystanders, model.values, request.objective, bound)
+        direction = beside(own, others)
+        share = float(own @ direction) / bound
+        if share < 1e-3:
+            return 0.0
+        unit = request.weight * work.learning_rate * bound * share / work.divisor
+        seen = -float(change(self._setting, reply, request.round + 1)[: own.size] @ direction) / unit
+        return Steps.of(work, self._subject.replaces, share).log_ratio(seen)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._setting.private is not None:
+            self._setting.private.close()

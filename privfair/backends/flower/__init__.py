@@ -1,1 +1,0 @@
-"""The same run on Flower: real data holders, or a trial of them on this machine."""

@@ -1,0 +1,1 @@
+"""Published datasets, one module each."""

@@ -1,0 +1,1 @@
+"""A deployment on Flower: apps, nodes, processes, and what guards them."""

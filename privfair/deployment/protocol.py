@@ -1,0 +1,207 @@
+"""What travels between server and data holder, as flat records of numbers, texts and bytes.
+
+hello    ->  here                       once for every node: who are you, and is this your plan?
+order    ->  answer                     a request under the agreed terms, with the sums that the holder has not seen
+end      ->  ended                      the last sums
+anything ->  refused                    with the reason, and a code where the server can help
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.datasets.records import Schema, SensitiveAttribute
+from privfair.federated.messages import Sealed
+from privfair.federated.release_plan import ReleasePlan
+from privfair.util import ARITHMETIC, installed
+
+VERSION = 1
+MOST_TEXT = 500  # characters of a reason from elsewhere that are shown and kept
+MOST_SUMS = 2**31
+Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
+Envelope = dict[str, Value]
+
+# codes of refusals that the server can do something about
+UNKNOWN_RUN, BEHIND, NO_TERMS, FINAL = "unknown-run", "behind", "no-terms", ""
+
+
+def sealed(kind: str, run: str, **content: Value) -> Envelope:
+    """A message of this kind."""
+    return {"version": VERSION, "kind": kind, "run": run, **content}
+
+
+def refusal(reason: str, *, client: str = "", code: str = FINAL, sums: int = 0) -> Envelope:
+    """No, and why; `client`: who refuses."""
+    return {"version": VERSION, "kind": "refused", "client": client, "reason": reason, "code": code, "sums": sums}
+
+
+def printable(text: object) -> str:
+    """A text from elsewhere as it may be logged: cut, and without line breaks, control and escape characters."""
+    start = str(text)[: 4 * MOST_TEXT] if isinstance(text, str | int | float) else f"a {type(text).__name__}"
+    clean = "".join(letter if letter.isprintable() else " " for letter in start).strip()
+    return clean if len(clean) <= MOST_TEXT else f"{clean[: MOST_TEXT - 1]}…"
+
+
+def text(envelope: Mapping[str, Value], name: str) -> str:
+    """A text of a message; `InputError` if it is none."""
+    value = envelope.get(name)
+    if not isinstance(value, str):
+        raise InputError(f"message's {name}", "must be a text", type(value).__name__)
+    return value
+
+
+def number(envelope: Mapping[str, Value], name: str) -> int:
+    """A whole number of a message; `InputError` if it is none."""
+    value = envelope.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InputError(f"message's {name}", "must be a whole number", type(value).__name__)
+    return value
+
+
+def opened_sums(envelope: Mapping[str, Value]) -> int:
+    """How many sums the sender of a message says it has opened."""
+    found = number(envelope, "sums")
+    if not 0 <= found <= MOST_SUMS:
+        raise InputError("message's sums", f"must be between 0 and {MOST_SUMS}", found)
+    return found
+
+
+def byte_parts(envelope: Mapping[str, Value], name: str) -> list[bytes]:
+    """A list of bytes of a message; `InputError` if it is none. An empty list may come without a type."""
+    value = envelope.get(name)
+    if not isinstance(value, list) or not all(isinstance(part, bytes) for part in value):
+        raise InputError(f"message's {name}", "must be a list of bytes", type(value).__name__)
+    return [part for part in value if isinstance(part, bytes)]
+
+
+def require_kind(envelope: Mapping[str, Value], *kinds: str) -> str:
+    """The kind of a message, if it is of this version and one of these kinds."""
+    if envelope.get("version") != VERSION:
+        remedy = "Use the same privfair everywhere."
+        raise InputError("message", f"must be of version {VERSION}", envelope.get("version"), remedy)
+    kind = text(envelope, "kind")
+    if kind not in kinds:
+        raise InputError("message", f"must be of kind {' or '.join(kinds)}", kind)
+    return kind
+
+
+def pack_sums(sums: Sequence[Sealed]) -> dict[str, Value]:
+    """Sums as fields of a message."""
+    return {
+        "sums": [s.total for s in sums],
+        "sum_rounds": [s.round for s in sums],
+        "sum_shares": [float(s.share) for s in sums],
+        "sum_steps": [float(s.step) for s in sums],
+    }
+
+
+def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
+    """What `pack_sums` packed."""
+    totals = byte_parts(envelope, "sums")
+    columns = [envelope.get(name) for name in ("sum_rounds", "sum_shares", "sum_steps")]
+    lists = [column for column in columns if isinstance(column, list) and len(column) == len(totals)]
+    if len(lists) < len(columns):
+        raise InputError("message's sums", "must be whole", "lists of other lengths")
+    found = []
+    for total, number_, share, step in zip(totals, *lists, strict=True):
+        if not isinstance(number_, int) or not isinstance(share, float) or not isinstance(step, float):
+            raise InputError("message's sums", "must have numbers and shares", "others")
+        found.append(Sealed(number_, total, share, step))
+    return found
+
+
+# ---- The plan that server and data holders must share, as each has it in its own configuration.
+
+
+SHARED = ("model", "fairness", "federation", "privacy", "aggregation", "run")
+OWN = {"privacy.dataset", "privacy.require_budget", "aggregation.keys"}
+SHARED_OF_RUN = ("seed", "dtype", "reproducible_noise", "clients")  # the rest of [run] is everybody's own, as is [data]
+
+
+def shared_plan(config: Config) -> dict[str, Any]:
+    """Every key that must be the same everywhere, as section.key -> value; and the versions of what computes.
+
+    Programs of different versions may round a record's score differently, and mean different things by one key.
+    """
+    tables = config.model_dump(mode="json", by_alias=True)
+    found = {f"{section}.{key}": value for section in SHARED for key, value in tables[section].items()}
+    own_of_run = {f"run.{key}" for key in tables["run"]} - {f"run.{key}" for key in SHARED_OF_RUN}
+    plan = {name: value for name, value in found.items() if name not in OWN | own_of_run}
+    versions = installed()
+    # "2.4.0+cpu" is 2.4.0: how it was built does not matter here
+    same = {f"version of {package}": (versions[package] or "").partition("+")[0] for package in ARITHMETIC}
+    return {**plan, "aggregation.scheme": config.scheme, **same}
+
+
+def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """The keys in which two plans differ, in words."""
+    return [
+        f"{name} is {_short(theirs.get(name))} there and {_short(mine.get(name))} here"
+        for name in sorted({*mine, *theirs})
+        if mine.get(name) != theirs.get(name) or (name in mine) != (name in theirs)
+    ]
+
+
+def _short(value: Any) -> str:
+    """A value of a plan, cut where it is long: several keys fit into one message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def holders(config: Config) -> tuple[str, ...]:
+    """The data holders' names, in their order."""
+    names = config.run.clients
+    if not names or len(set(names)) != len(names) or not all(names):
+        rule = "must name the data holders, each once"
+        raise InputError("run.clients", rule, names, 'For example run.clients = ["north", "south"].')
+    if config.federation.method == "centralized":
+        raise InputError("federation.method", "must have data holders to run on Flower", "centralized")
+    return names
+
+
+def schema_to_json(schema: Schema) -> str:
+    """The schema as text: what server and holders must have in common to train one model."""
+    return json.dumps(
+        {
+            "features": schema.features,
+            "task": schema.task,
+            "label": schema.label,
+            "label_range": [float(end) for end in schema.label_range],
+            "sensitive": [[attribute.name, attribute.values] for attribute in schema.sensitive],
+            "conditions": schema.conditions,
+            "inferred": schema.inferred,
+        },
+        sort_keys=True,
+    )
+
+
+def schema_from_json(text: str) -> Schema:
+    """What `schema_to_json` wrote."""
+    try:
+        data = json.loads(text)
+        return Schema(
+            features=tuple(str(name) for name in data["features"]),
+            task=data["task"],
+            label=str(data["label"]),
+            label_range=(float(data["label_range"][0]), float(data["label_range"][1])),
+            sensitive=tuple(SensitiveAttribute(str(n), tuple(str(v) for v in vs)) for n, vs in data["sensitive"]),
+            conditions=tuple(str(name) for name in data["conditions"]),
+            inferred=bool(data["inferred"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise InputError("schema", f"must be whole ({type(error).__name__})", f"{len(text)} characters") from None
+
+
+def terms_to_text(release_plan: ReleasePlan) -> str:
+    """The terms as text, always the same for the same terms."""
+    return json.dumps(release_plan.to_json(), sort_keys=True)
+
+
+def digest(text: str) -> str:
+    """Of terms, to name them by."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

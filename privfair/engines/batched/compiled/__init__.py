@@ -1,0 +1,1 @@
+"""The compiled steps (numba) of the batched engine."""

@@ -1,0 +1,276 @@
+"""Answers the requests of many clients of many runs together; what cannot be stacked is answered one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.clients.client import Client
+from privfair.clients.objectives import MEASURES, couples_records
+from privfair.clients.training import Trained
+from privfair.engines.batched.assembling import Penalties, can_be_fused, objective_key, rule_for, train_fused
+from privfair.engines.batched.lockstep import Failed, attempt
+from privfair.engines.batched.networks import ForwardJob, Networks, cut, free_numbers, outputs_of, rows_at_once
+from privfair.engines.batched.record_pool import (
+    Draw,
+    Orders,
+    RecordPool,
+    data_of,
+    draw,
+    features_of,
+    model_of,
+    opened,
+    replica_of,
+    seed_of,
+    shape_of,
+    shift_of,
+    split,
+)
+from privfair.engines.batched.training import TrainJob, train_stack, update
+from privfair.federated.messages import (
+    EmbeddingsRequest,
+    LocalWork,
+    MeasureRequest,
+    Measures,
+    Parameters,
+    Reply,
+    Request,
+    Reweighted,
+    Scores,
+    ScoresRequest,
+    Tracked,
+    TrainRequest,
+)
+from privfair.util import FloatArray
+
+Asked = tuple[Client, Request]
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Engine:
+    """The batched program of a set of clients."""
+
+    def __init__(self, clients: Sequence[Client], *, threads: int = 1) -> None:
+        """Gather their records."""
+        self.record_pool, self.networks = RecordPool(clients), Networks()
+        self.threads = threads
+        self._workers = ThreadPoolExecutor(threads, initializer=_alone) if threads > 1 else None
+
+    def close(self) -> None:
+        """Let the threads go."""
+        if self._workers is not None:
+            self._workers.shutdown()
+
+    def map(self, work: Callable[[T], S], parts: Sequence[T]) -> list[S]:
+        """`work` on every part, on all threads."""
+        return list(map(work, parts) if self._workers is None else self._workers.map(work, parts))
+
+    def replies(self, asked: Sequence[Asked]) -> list[Reply | Failed]:
+        """The reply to each request, or the error that it met."""
+        results: list[Reply | Failed | None] = [None] * len(asked)
+        asked = [(client, opened(client, request)) for client, request in asked]
+        kinds: dict[str, list[int]] = {}
+        for number, (client, request) in enumerate(asked):
+            kinds.setdefault(self._kind(client, request), []).append(number)
+        answers: dict[str, Callable[[list[Any]], Sequence[Reply | Failed]]] = {
+            "train": self._trained,
+            "private": self._trained_privately,
+            "scores": self._scores,
+            "embeddings": self._embeddings,
+            "measure": self._measured,
+            "alone": lambda them: [attempt(client.respond, request) for client, request in them],
+        }
+        for kind, numbers in kinds.items():
+            for number, reply in zip(numbers, answers[kind]([asked[n] for n in numbers]), strict=True):
+                results[number] = reply
+        return [r for r in results if r is not None]
+
+    def _kind(self, client: Client, request: Request) -> str:
+        if isinstance(request, ScoresRequest | EmbeddingsRequest) and request.release is not None:
+            return "alone"  # each record by itself: a batched product would round it by what stands beside it
+        if isinstance(request, TrainRequest | ScoresRequest | EmbeddingsRequest | MeasureRequest):
+            stackable = self.networks.of(model_of(client), data_of(client).x.shape[1]) is not None
+            if stackable and isinstance(request, TrainRequest):
+                coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
+                return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
+            if stackable and isinstance(request, ScoresRequest):
+                return "scores"
+            if stackable and isinstance(request, EmbeddingsRequest):
+                return "embeddings"
+            if stackable and isinstance(request, MeasureRequest) and not set(request.quantities) - set(MEASURES):
+                return "measure"
+        return "alone"
+
+    # ---- training ----
+
+    def _trained(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
+        orders, penalties = Orders(), Penalties()
+        at = [replica_of(client).at(request.model) for client, request in asked]
+        shifts = [shift_of(c, r, a) for (c, r), a in zip(asked, at, strict=True)]
+        trained: list[Trained | None] = [None] * len(asked)
+        groups: dict[tuple[Any, ...], list[tuple[int, TrainJob]]] = {}
+        for number, (client, request) in enumerate(asked):
+            if not len(data_of(client).y):  # nothing to learn from: no step
+                trained[number] = Trained(at[number].values, 0, None)
+                continue
+            job = self._job(client, request, at[number], shifts[number], orders)
+            if isinstance(request.objective, Tracked):
+                penalties.of(job)
+            fused = can_be_fused(job.network, request.objective, job.data, penalties)
+            groups.setdefault((fused, *job.key), []).append((number, job))
+        parts = []
+        for (fused, *_), members in groups.items():
+            parts += [(fused, part) for part in (_shares if fused else _parts)(members, self.threads)]
+
+        def work(share: tuple[bool, list[tuple[int, TrainJob]]]) -> list[Trained]:
+            jobs = [job for _, job in share[1]]
+            return train_fused(jobs, penalties) if share[0] else train_stack(jobs, rule_for(jobs, penalties))
+
+        for (_, part), ends in zip(parts, self.map(work, parts), strict=True):
+            for (number, _), end in zip(part, ends, strict=True):
+                trained[number] = end
+        rows = zip(asked, at, shifts, trained, strict=True)
+        return [attempt(update, c, r, a, s, t) for (c, r), a, s, t in rows]
+
+    def _job(self, client: Client, request: TrainRequest, at: Parameters, shift: Any, orders: Orders) -> TrainJob:
+        data, work, holding = data_of(client), request.work, self.record_pool.of(client)
+        network = self.networks.of(model_of(client), data.x.shape[1])
+        if network is None or not isinstance(work, LocalWork):
+            raise InputError("request", "must be for training that can be stacked", type(work).__name__)
+        about = (network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
+        return TrainJob(
+            request=request,
+            start=at.values,
+            shift=shift,
+            data=data,
+            pool=self.record_pool.pool(client),
+            offset=holding.offset,
+            network=network,
+            order=orders.of(seed_of(client), request.round, client.index, holding.count, work),
+            key=(*about, *objective_key(request.objective, data)),
+        )
+
+    def _trained_privately(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
+        """DP-SGD: every client draws its minibatches and its noise from its own entropy."""
+        from privfair.engines.batched.private_training import train_together  # Opacus takes seconds to import
+
+        return train_together(self, asked)
+
+    # ---- scores and measures ----
+
+    def _forward(self, asked: Sequence[tuple[Client, Any, NDArray[np.int64]]]) -> list[torch.Tensor]:
+        """Outputs of (client, parameters, positions)."""
+        jobs = []
+        for client, parameters, positions in asked:
+            network = self.networks.of(model_of(client), data_of(client).x.shape[1])
+            if network is None:
+                raise InputError("model", "must be one that can be stacked", type(model_of(client).module).__name__)
+            rows = positions + self.record_pool.of(client).offset
+            jobs.append(ForwardJob(network, parameters, self.record_pool.pool(client), rows))
+        half = -(-len(jobs) // self.threads)
+        parts = [jobs[i : i + half] for i in range(0, len(jobs), max(1, half))]
+        return [outputs for part in self.map(outputs_of, parts) for outputs in part]
+
+    def _scores(self, asked: list[tuple[Client, ScoresRequest]]) -> list[Reply | Failed]:
+        """A simple random sample of each cell; only the drawn records go through the model."""
+        drawn: dict[tuple[Any, ...], Draw] = {}  # runs that differ in λ or method only draw the same records
+        draws: list[Draw] = []
+        kinds: dict[tuple[Any, str], list[int]] = {}
+        for number, (client, request) in enumerate(asked):
+            key = (
+                seed_of(client),
+                request.round,
+                client.index,
+                self.record_pool.of(client).key,
+                request.quotas.tobytes(),
+            )
+            if key not in drawn:
+                drawn[key] = draw(client, request)
+            draws.append(drawn[key])
+            data = data_of(client)
+            kinds.setdefault((data.task, data.cells.notion.score), []).append(number)
+        at = [replica_of(client).at(request.model).values for client, request in asked]
+        outputs = self._forward([(c, p, d.positions) for (c, _), p, d in zip(asked, at, draws, strict=True)])
+        replies: dict[int, Reply | Failed] = {}
+        for (task, kind), numbers in kinds.items():
+            values, labels = torch.cat([outputs[n] for n in numbers]), torch.cat([draws[n].labels for n in numbers])
+            scores = task.scores(values, labels, kind).numpy().astype(np.float64)
+            for number, cells in zip(numbers, split(scores, [draws[n] for n in numbers]), strict=True):
+                replies[number] = Scores(cells)
+        return [replies[n] for n in range(len(asked))]
+
+    def _embeddings(self, asked: list[tuple[Client, EmbeddingsRequest]]) -> list[Reply | Failed]:
+        """Sums of features: the models' outputs together, then every client's own message."""
+        scores = self._all_scores(asked)
+        return [attempt(features_of, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
+
+    def _all_scores(self, asked: Sequence[tuple[Client, EmbeddingsRequest]]) -> list[FloatArray]:
+        """The scores of all records of each client under the asked model."""
+        everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
+        at = [replica_of(c).at(r.model).values for c, r in asked]
+        found: list[FloatArray] = []
+        outputs = self._forward([(c, p, e) for (c, _), p, e in zip(asked, at, everything, strict=True)])
+        for (client, _), values in zip(asked, outputs, strict=True):
+            data = data_of(client)
+            found.append(data.task.scores(values, data.y, data.cells.notion.score).numpy().astype(np.float64))
+        return found
+
+    def _measured(self, asked: list[tuple[Client, MeasureRequest]]) -> list[Reply | Failed]:
+        forward = []
+        for client, request in asked:
+            at = replica_of(client).at(request.model)
+            values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
+            forward.append((client, values, np.arange(len(data_of(client).y))))
+        replies: list[Reply | Failed] = []
+        for (client, request), outputs in zip(asked, self._forward(forward), strict=True):
+            data = data_of(client)
+            predictions = data.task.predictions(outputs).numpy().astype(np.float64)
+            losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
+            replies.append(Measures({q: MEASURES[q](data, predictions, losses) for q in request.quantities}))
+        return replies
+
+
+PARTS_PER_THREAD = 4  # so that no thread waits long for another
+
+
+def _shares(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple[int, TrainJob]]]:
+    """Jobs for the compiled training: as many shares of alike cost as keep all threads busy; equal orders together."""
+    members.sort(key=lambda member: (-member[1].order.positions.size, id(member[1].order)))
+    total = sum(member[1].order.positions.size for member in members)
+    most = max(1, total // (PARTS_PER_THREAD * threads))
+    shares: list[list[tuple[int, TrainJob]]] = [[]]
+    cost = 0
+    for member in members:
+        if cost >= most:
+            shares.append([])
+            cost = 0
+        shares[-1].append(member)
+        cost += member[1].order.positions.size
+    return shares
+
+
+def _parts(members: list[tuple[int, TrainJob]], threads: int) -> list[list[tuple[int, TrainJob]]]:
+    """Jobs that go at once: those with the most steps first, alike in the number of records."""
+    members.sort(key=lambda member: (-member[1].order.steps, -member[1].rows))
+    first = members[0][1]
+    objective = first.request.objective
+    drifting = isinstance(objective, Tracked) and objective.drift != "none"
+
+    def rows(member: tuple[int, TrainJob]) -> int:
+        return len(member[1].data.y) if drifting else member[1].rows
+
+    room = free_numbers() // (4 * first.order.steps)  # the schedule of a part is held at once
+    most = rows_at_once(first.network.width, sum(map(rows, members)), threads)
+    return list(cut(members, rows, min(most, room)))
+
+
+def _alone() -> None:
+    """In a worker: no threads within an operation, the others have their own work."""
+    torch.set_num_threads(1)

@@ -1,0 +1,159 @@
+"""The random draws of a round of DP-SGD: the same, in the same order, as one client alone would make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.clients.client import Client
+from privfair.clients.dp_sgd import _CHOICES_AT_ONCE, _DRAWS_AT_ONCE, _checked
+from privfair.clients.objectives import followed
+from privfair.clients.training import Trained
+from privfair.engines.batched.assembling import (
+    Penalties,
+    PrivateJob,
+    can_be_fused,
+    objective_key,
+    train_fused_privately,
+)
+from privfair.engines.batched.lockstep import Failed, attempt
+from privfair.engines.batched.networks import cut, rows_at_once
+from privfair.engines.batched.record_pool import Order, data_of, entropy_for, model_of, replica_of, shape_of, shift_of
+from privfair.engines.batched.training import TrainJob, update
+from privfair.federated.messages import Parameters, PrivateWork, Reply, Tracked, TrainRequest
+from privfair.mechanisms.entropy import Entropy, SeededEntropy
+from privfair.per_record import VECTOR_LIBRARY, require_summable
+from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.engines.batched.engine import Engine
+
+
+class Draws:
+    """Draws by what they depend on: with seeded noise, runs of one seed that differ in λ only have the same ones.
+
+    Draws from the operating system are every client's own, always.
+    """
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._known: dict[tuple[Any, ...], tuple[Order, FloatArray]] = {}
+
+    def of(self, records: int, size: int, work: PrivateWork, entropy: Entropy) -> tuple[Order, FloatArray]:
+        """As `private_draws`; `entropy` is fresh, and used for nothing else."""
+        if not isinstance(entropy, SeededEntropy):
+            return private_draws(records, size, work, entropy)
+        scale = work.noise_multiplier * work.max_grad_norm
+        key = (str(entropy.rng.bit_generator.state), records, size, work.steps, work.sampling_rate, scale)
+        if key not in self._known:
+            self._known[key] = private_draws(records, size, work, entropy)
+        return self._known[key]
+
+
+def private_draws(records: int, size: int, work: PrivateWork, entropy: Entropy) -> tuple[Order, FloatArray]:
+    """Each step's minibatch, every record in it with probability q, and its noise (steps, size), scaled."""
+    choices, noises = max(1, _CHOICES_AT_ONCE // max(1, records)), max(1, _DRAWS_AT_ONCE // size)
+    scale = work.noise_multiplier * work.max_grad_norm
+    masks: list[NDArray[np.bool_]] = []
+    noise: list[FloatArray] = []
+    for step in range(work.steps):
+        if step % choices == 0:
+            count = min(choices, work.steps - step)
+            masks.append(entropy.poisson_mask(count * records, work.sampling_rate).reshape(count, records))
+        if step % noises == 0:
+            count = min(noises, work.steps - step)
+            noise.append(scale * entropy.normal(count * size).reshape(count, size))
+    if not work.steps:
+        return Order(np.zeros((0, 1), dtype=np.int64), np.zeros(0, dtype=np.int64)), np.zeros((0, size))
+    return _order(np.concatenate(masks)), np.concatenate(noise)
+
+
+def _order(masks: NDArray[np.bool_]) -> Order:
+    """The positions of the chosen records, row by row."""
+    sizes = masks.sum(axis=1)
+    steps, chosen = np.divmod(np.flatnonzero(masks), masks.shape[1])
+    positions = np.zeros((len(masks), max(1, int(sizes.max()))), dtype=np.int64)
+    places = np.arange(steps.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    positions[steps, places] = chosen
+    return Order(positions, sizes)
+
+
+# ---- Private training requests as stacked jobs.
+#
+# Compiled training computes each record by itself. What it cannot do (other modules, tables that do not cover all
+# scores) is left to each client, which does it with Opacus.
+
+
+Asked = tuple[Client, TrainRequest]
+Prepared = tuple[int, Client, TrainRequest, PrivateWork, Parameters, Any]
+
+
+def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Failed]:
+    """The update of each, trained together."""
+    penalties, draws = Penalties(), Draws()
+    results: list[Reply | Failed | None] = [None] * len(asked)
+    groups: dict[tuple[Any, ...], list[Prepared]] = {}
+    for number, (client, request) in enumerate(asked):
+        try:
+            work = _checked(request)
+            require_summable(len(data_of(client).y))
+        except Exception as error:  # noqa: BLE001 - it is raised again in its own run
+            results[number] = Failed(error)
+            continue
+        at = replica_of(client).at(request.model)
+        network = engine.networks.of(model_of(client), data_of(client).x.shape[1])
+        data = data_of(client)
+        about = (network and network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
+        if isinstance(request.objective, Tracked):
+            penalties.of_shared(followed(request.objective), data.cells)
+        fused = network is not None and can_be_fused(network, request.objective, data, penalties)
+        if not fused or VECTOR_LIBRARY:
+            results[number] = attempt(client.respond, request)
+            continue
+        key = (*about, work.steps, *objective_key(request.objective, data))
+        groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))
+    parts = [part for members in groups.values() for part in _parts(engine, members)]
+    ends = engine.map(lambda part: _trained(engine, part, penalties, draws), parts)
+    for part, trained in zip(parts, ends, strict=True):
+        for (number, client, request, _, at, shift), end in zip(part, trained, strict=True):
+            results[number] = attempt(update, client, request, at, shift, end)
+    return [r for r in results if r is not None]
+
+
+def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
+    """Jobs that go at once, alike in the expected size of a minibatch."""
+
+    def rows(member: Prepared) -> int:
+        return int(member[3].sampling_rate * engine.record_pool.of(member[1]).count) + 1
+
+    network = engine.networks.of(model_of(members[0][1]), data_of(members[0][1]).x.shape[1])
+    width = 1 if network is None else network.width
+    most = rows_at_once(2 * width, sum(map(rows, members)), engine.threads)
+    return list(cut(sorted(members, key=lambda m: -rows(m)), rows, most))
+
+
+def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, draws: Draws) -> list[Trained]:
+    jobs = []
+    for _, client, request, work, at, shift in part:
+        data, holding = data_of(client), engine.record_pool.of(client)
+        network = engine.networks.of(model_of(client), data.x.shape[1])
+        if network is None:
+            raise TypeError("a model that cannot be stacked")
+        entropy = entropy_for(client, "updates", request.round)
+        order, noise = draws.of(holding.count, at.values.size, work, entropy)
+        job = TrainJob(
+            request=request,
+            start=at.values,
+            shift=shift,
+            data=data,
+            pool=engine.record_pool.pool(client),
+            offset=min(holding.offset, max(0, len(engine.record_pool.pool(client).rows) - 1)),
+            network=network,
+            order=order,
+            key=(),
+        )
+        jobs.append(PrivateJob(job, noise, work))
+    return train_fused_privately(jobs, penalties)

@@ -1,0 +1,1 @@
+"""The protocol of federated training: messages, rounds, algorithms, optimizers."""

@@ -1,0 +1,1 @@
+"""What is shared for fairness, and what clients minimise: the tracked methods and the baselines."""

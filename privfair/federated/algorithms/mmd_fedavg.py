@@ -1,0 +1,296 @@
+"""The weights of noisy scores from several clients: padding and unequal shares leave no trace in expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.errors import InputError
+from privfair.fairness.tracking import (
+    EmbeddingPlan,
+    NoisyScores,
+    SealedFeatures,
+    SharedScores,
+    equal_weights,
+    largest_remainder_quotas,
+    random_quotas,
+)
+from privfair.federated.algorithms.baselines import Plain
+from privfair.federated.interfaces import Algorithm, Ask, Memory, ServerState, answered
+from privfair.federated.messages import (
+    Drift,
+    Embeddings,
+    EmbeddingsRequest,
+    Objective,
+    Request,
+    ScoreRelease,
+    Scores,
+    ScoresRequest,
+    Tracked,
+)
+from privfair.federated.release_plan import ReleasePlan, Sharing
+from privfair.mechanisms.score_release import fill_share, unpadding_weights
+from privfair.secure_aggregation import ServerAggregator
+from privfair.util import FloatArray, stream
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """Scores and weights of every cell, and the weight of the middle of the range that undoes the padding."""
+
+    scores: tuple[FloatArray, ...]
+    weights: tuple[FloatArray, ...]
+    pads: tuple[float, ...]
+
+
+def pool(replies: Mapping[int, Sequence[FloatArray]], release_plan: ReleasePlan, sharing: Sharing) -> Pooled:
+    """Client k speaks for a share ñ_k/Σñ of a cell; its mean embedding is [mean κ(z, ỹ) − (1 − ρ)κ̃(z, middle)]/ρ.
+
+    ρ is the expected share of its message that is records and not padding: 1 where counts are public.
+    """
+    scores, weights, pads = [], [], []
+    for cell in range(release_plan.cells.shape[1]):
+        sharers = [k for k in replies if sharing.quotas[k, cell]]
+        counts = np.array([max(int(release_plan.cells[k, cell]), 1) for k in sharers], dtype=float)
+        pad = 0.0
+        pieces: list[FloatArray] = [np.zeros(0)]
+        their_weights: list[FloatArray] = [np.zeros(0)]
+        for k, share in zip(sharers, counts / counts.sum(), strict=True):
+            quota = int(sharing.quotas[k, cell])
+            each, middle = unpadding_weights(quota, _filled(release_plan, sharing, k, cell))
+            pieces.append(replies[k][cell])
+            their_weights.append(np.full(quota, share * each))
+            pad += share * middle
+        scores.append(np.concatenate(pieces))
+        weights.append(np.concatenate(their_weights))
+        pads.append(pad)
+    return Pooled(tuple(scores), tuple(weights), tuple(pads))
+
+
+def standard_error(release_plan: ReleasePlan, sharing: Sharing, cell: int, spread: float = 1 / 12**0.5) -> float:
+    """Of a cell's mean score as it is estimated from one round's messages; `spread`: of the scores themselves."""
+    sharers = np.flatnonzero(sharing.quotas[:, cell])
+    counts = np.maximum(release_plan.cells[sharers, cell], 1).astype(float)
+    variance = 0.0
+    for k, share in zip(sharers, counts / counts.sum(), strict=True):
+        quota, filled = int(sharing.quotas[k, cell]), _filled(release_plan, sharing, int(k), cell)
+        each, _ = unpadding_weights(quota, filled)
+        variance += (share * each) ** 2 * quota * (sharing.noise.noise.variance + filled * spread**2)
+    return float(variance**0.5)
+
+
+def _filled(release_plan: ReleasePlan, sharing: Sharing, client: int, cell: int) -> float:
+    """ρ: the expected share of a client's message that is records."""
+    if sharing.rates is None:
+        return 1.0
+    quota = int(sharing.quotas[client, cell])
+    return fill_share(int(release_plan.cells[client, cell]), float(sharing.rates[client, cell]), quota)
+
+
+# ---- Fairness tracking, the paper's algorithm.
+
+
+@dataclass(frozen=True)
+class MmdFedAvg(Plain):
+    """MMD-fair FedAvg (Rychener, Kuhn & Hu 2025, algorithms 1 and 2).
+
+    Each round all clients share `samples` scores per cell, together a simple random sample of the cell; local training
+    follows the witness functions built from them. Aggregation weighs clients by their records, as the paper's text
+    says (its listing has 1/S, which is the same for equal clients).
+
+    `lagged`: the scores of every round but the first are those under the model of the round before, asked for together
+    with that round's training: one exchange a round instead of two, as many releases, a witness one step old.
+    """
+
+    name: ClassVar[str] = "mmd_fedavg"
+
+    strength: float
+    kernel: str
+    samples: int
+    drift: Drift
+    quotas: Literal["random", "largest_remainder"]
+    domain: tuple[float, float] | None
+    seed: int
+    rounds: int
+    lagged: bool = False
+
+    def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
+        """The pooled scores of every cell, broadcast: gathered now, or heard with the last round's updates."""
+        if self.lagged and state.algorithm:
+            return Tracked(
+                self._broadcast(state.release_plan, _remembered(state.algorithm)), self.drift
+            ), state.algorithm
+        requests = self._requests(state, state.round)
+        clients = list(requests)
+        replies = answered(Scores, clients, ask(clients, requests.__getitem__))
+        pooled = self._pooled(state.release_plan, state.round, replies)
+        memory = _memory(pooled) if self.lagged else state.algorithm
+        return Tracked(self._broadcast(state.release_plan, pooled), self.drift), memory
+
+    def beside(self, state: ServerState) -> Mapping[int, Request]:
+        """The scores for the next round, if they lag."""
+        needed = self.lagged and state.round + 1 < self.rounds
+        return self._requests(state, state.round + 1) if needed else {}
+
+    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+        """The scores for the next round; the old ones again if nobody told any."""
+        return _memory(self._pooled(state.release_plan, state.round + 1, replies)) if replies else memory
+
+    def _requests(self, state: ServerState, number: int) -> dict[int, ScoresRequest]:
+        """What each client is asked for round `number`: a simple random sample of each cell, or a private message."""
+        release_plan, sharing = state.release_plan, state.release_plan.sharing
+        if sharing is not None:
+            found = {}
+            for k in (int(k) for k in np.flatnonzero(sharing.quotas.any(axis=1))):
+                rates = None if sharing.rates is None else sharing.rates[k]
+                found[k] = ScoresRequest(number, state.model, sharing.quotas[k], ScoreRelease(sharing.noise, rates))
+            return found
+        cells = np.maximum(release_plan.cells, 0)  # counts may be noisy, where only the scores are exact
+        if self.quotas == "random":
+            quotas = random_quotas(cells, self.samples, stream(self.seed, "quotas", number))
+        else:
+            quotas = largest_remainder_quotas(cells, self.samples)
+        return {k: ScoresRequest(number, state.model, quotas[k]) for k in range(state.clients) if quotas[k].any()}
+
+    def _pooled(self, release_plan: ReleasePlan, number: int, replies: Mapping[int, Scores]) -> Pooled:
+        """The scores of those who answered: exact ones alike, noisy ones weighed by released counts and shuffled."""
+        cells = release_plan.cells.shape[1]
+        if release_plan.sharing is None:
+            empty = [np.zeros(0)]  # a cell that nobody speaks for
+            scores = tuple(np.concatenate([r.cells[c] for r in replies.values()] or empty) for c in range(cells))
+            return Pooled(scores, equal_weights(scores), ())
+        pooled = pool({k: reply.cells for k, reply in replies.items()}, release_plan, release_plan.sharing)
+        order = stream(self.seed, "shuffle", number)
+        shuffles = [order.permutation(scores.size) for scores in pooled.scores]
+        return Pooled(
+            tuple(values[i] for values, i in zip(pooled.scores, shuffles, strict=True)),
+            tuple(values[i] for values, i in zip(pooled.weights, shuffles, strict=True)),
+            pooled.pads,
+        )
+
+    def _broadcast(self, release_plan: ReleasePlan, pooled: Pooled) -> SharedScores:
+        sharing = release_plan.sharing
+        return SharedScores(
+            kernel=self.kernel,
+            strength=self.strength,
+            scores=pooled.scores,
+            weights=pooled.weights,
+            counts=release_plan.cell_totals,
+            records=float(release_plan.records.sum()),
+            domain=self.domain,
+            noisy=None if sharing is None else NoisyScores(sharing.noise, sharing.correction, pooled.pads),
+        )
+
+
+def _memory(pooled: Pooled) -> Memory:
+    """The scores as named arrays, for the next round and for a checkpoint."""
+    found: dict[str, FloatArray] = {"pads": np.array(pooled.pads)}
+    for cell, (scores, weights) in enumerate(zip(pooled.scores, pooled.weights, strict=True)):
+        found |= {f"scores.{cell:06d}": scores, f"weights.{cell:06d}": weights}
+    return found
+
+
+def _remembered(memory: Memory) -> Pooled:
+    """What `_memory` kept."""
+    scores, weights = ([memory[name] for name in sorted(memory) if name.startswith(p)] for p in ("scores.", "weights."))
+    return Pooled(tuple(scores), tuple(weights), tuple(float(pad) for pad in memory["pads"]))
+
+
+# Fairness tracking by features: the same penalty as the paper's, from one vector of each group instead of scores.
+
+
+Kept = Callable[[int, Callable[[], SealedFeatures]], SealedFeatures]  # the sum of a round, which is made if need be
+
+
+def made_anew(number: int, make: Callable[[], SealedFeatures]) -> SealedFeatures:
+    """For a run whose rounds are whole or never were."""
+    return make()
+
+
+@dataclass(frozen=True)
+class EmbeddingTracking(Plain):
+    """Each round all clients share Σ ψ(score) of every cell; local training follows ⟨φ(z), μ₀ − μ₁⟩.
+
+    The server adds the vectors, which it need not be able to read, and passes the sum on. No record is sampled, so
+    without noise this is the paper's algorithm with all scores shared, up to the features that are left out.
+    """
+
+    name: ClassVar[str] = "mmd_fedavg"
+
+    strength: float
+    plan: EmbeddingPlan
+    drift: Drift
+    adder: ServerAggregator | None = None  # None: nobody has keys yet
+    kept: Kept = made_anew
+
+    def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
+        """The sum over the clients that answered, broadcast."""
+        return Tracked(self.kept(state.round, lambda: self._asked(state, ask)), self.drift), state.algorithm
+
+    def start(self, release_plan: ReleasePlan) -> Memory:
+        """Nothing; raise if the sums of these clients have no room, or too few clients share the noise."""
+        noise = None if release_plan.embedding is None else release_plan.embedding.noise
+        room = self.plan.room_beside(noise)
+        if room is not None and release_plan.cells.max() > room:
+            remedy = "Fewer clients leave more room for each in a sum of bounded integers."
+            rule = f"must have at most {room} records in a group for the embedding tracker"
+            raise InputError("every client", rule, int(release_plan.cells.max()), remedy)
+        clients = _asked_of(release_plan)
+        if len(clients) < self.plan.cohort and self.plan.cohort > 1:
+            rule = f"must be at most the number of clients that take part, {len(clients)}"
+            raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
+        return {}
+
+    def joined(self, memory: Memory, release_plan: ReleasePlan) -> Memory:
+        """As before, if there is room for those who come later."""
+        self.start(release_plan)
+        return memory
+
+    def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
+        release_plan, cells, clients = state.release_plan, takes_part(state.release_plan), _asked_of(state.release_plan)
+        noise = None if release_plan.embedding is None else release_plan.embedding.noise
+
+        def request(client: int) -> EmbeddingsRequest:
+            return EmbeddingsRequest(state.round, state.model, cells[client], noise)
+
+        return self._sum(release_plan, cells, answered(Embeddings, clients, ask(clients, request)))
+
+    def _sum(
+        self, release_plan: ReleasePlan, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]
+    ) -> SealedFeatures:
+        if self.adder is None:
+            raise InputError("tracker", "must have somebody who adds the vectors", None)
+        there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
+        names = [f"client {k}" for k in there]
+        total = self.adder.add([replies[k].contribution for k in there], names=names) if there else b""
+        return SealedFeatures(
+            kernel=self.plan.kernel,
+            strength=self.strength,
+            total=total,
+            shares=np.where(cells[there], release_plan.cells[there], 0).sum(axis=0).astype(float),
+            counts=release_plan.cell_totals,
+            records=float(release_plan.records.sum()),
+        )
+
+
+def _asked_of(release_plan: ReleasePlan) -> list[int]:
+    """The clients that send a vector."""
+    if release_plan.embedding is not None:
+        return release_plan.embedding.asked(release_plan.records)
+    return [int(k) for k in np.flatnonzero(takes_part(release_plan).any(axis=1))]
+
+
+def takes_part(release_plan: ReleasePlan) -> NDArray[np.int64]:
+    """(clients, cells): 1 where a client's vector of a cell is asked for; by released counts, so by public rule."""
+    if release_plan.embedding is not None:
+        return release_plan.embedding.cells
+    return (release_plan.cells > 0).astype(np.int64)
+
+
+def with_adder(algorithm: Algorithm, adder: ServerAggregator | None, kept: Kept = made_anew) -> Algorithm:
+    """The algorithm, with who adds its vectors and who keeps their sum, where it has any."""
+    return replace(algorithm, adder=adder, kept=kept) if isinstance(algorithm, EmbeddingTracking) else algorithm

@@ -1,0 +1,256 @@
+"""Everything that crosses the wire, as frozen values of plain numpy. Clients send nothing unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
+from privfair.util import FloatArray
+
+Drift = Literal["none", "own", "shared"]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Minimise the task loss alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """Task loss plus the per-example penalty of the shared scores (the paper's algorithm), or of shared features.
+
+    Features travel sealed; a client opens them before it trains.
+    """
+
+    shared: SharedScores | SealedFeatures | SharedFeatures
+    drift: Drift = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class OwnPenalty:
+    """Task loss plus λ·MMD² between the groups of the client's own minibatch."""
+
+    kernel: str
+    strength: float
+
+
+@dataclass(frozen=True, eq=False)
+class Reweighted:
+    """Task loss with a weight for each (group of the first attribute, label)."""
+
+    weights: FloatArray  # (groups, 2)
+
+
+Objective = Task | Tracked | OwnPenalty | Reweighted
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The model as it is: the server holds it."""
+
+    values: FloatArray
+    control: FloatArray | None = None  # SCAFFOLD: the server's control variate c
+    snapshot: FloatArray | None = None  # the mean of the parameters at a moment within the last round
+
+
+@dataclass(frozen=True, eq=False)
+class Sealed:
+    """The encrypted sum of the last round's updates: clients open it and take the server's step themselves.
+
+    `round` counts the sums so far; before the first there is none, and clients start from the initial model. `share`:
+    how much of the asked-for weight the sum holds, less than 1 where clients were absent; the mean is the sum over it.
+    `step`: what 1 in the sum stands for; not 1 where whole updates are summed on a grid.
+    """
+
+    round: int
+    total: bytes
+    share: float = 1.0
+    step: float = 1.0
+
+
+Model = Parameters | Sealed
+
+
+@dataclass(frozen=True, eq=False)
+class CountsRequest:
+    """How many records have you, in all and in each cell? `noise`: what to add before the answer leaves."""
+
+    noise: CountNoise | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """The answer to `CountsRequest`."""
+
+    records: int
+    cells: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRelease:
+    """How scores are made private: noise on each, of records taken at a public rate (None: exactly `quotas` of them).
+
+    With rates a message is padded up to its quota with the middle of the range.
+    """
+
+    noise: ScoreNoise
+    rates: FloatArray | None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoresRequest:
+    """Share so many scores of each cell under this model."""
+
+    round: int
+    model: Model
+    quotas: NDArray[np.int64]
+    release: ScoreRelease | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The answer to `ScoresRequest`: one array per cell, in random order."""
+
+    cells: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingsRequest:
+    """Share the sum of the features of your scores under this model, for each cell that is not 0 in `cells`.
+
+    `release`: the noise on each; None: none.
+    """
+
+    round: int
+    model: Model
+    cells: NDArray[np.int64]
+    release: VectorNoise | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """The answer to `EmbeddingsRequest`: one vector for each cell, encoded for the aggregation."""
+
+    contribution: bytes
+
+
+LocalOptimizer = Literal["sgd", "adam"]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalWork:
+    """How a client trains in a round. The server holds the learning rate and its decay."""
+
+    epochs: int
+    batch_size: int | None  # None: all records at once
+    learning_rate: float
+    proximal: float = 0.0  # FedProx: μ
+    optimizer: LocalOptimizer = "sgd"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateWork:
+    """How a client trains with DP-SGD: every number is public, and none depends on the client's records."""
+
+    steps: int
+    sampling_rate: float  # each record is in a minibatch with this probability
+    noise_multiplier: float  # noise scale over max_grad_norm
+    max_grad_norm: float
+    divisor: float  # the planned size of a minibatch, from released counts
+    learning_rate: float
+    proximal: float = 0.0
+    optimizer: LocalOptimizer = "sgd"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest:
+    """Train on your records from this model, and contribute `weight` times what changed."""
+
+    round: int
+    model: Model
+    objective: Objective
+    work: LocalWork | PrivateWork
+    weight: float
+    participation: float = 1.0  # the share of clients that train in this round
+    correct: bool = False  # SCAFFOLD: correct the steps by control variates
+    snapshot_at: float | None = None  # also contribute the change after this share of the local steps
+    release: UpdateRelease | None = None  # what is done to the whole change before it leaves; None: nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The answer to `TrainRequest`: the weighted change, encoded for the aggregation (see `model_state`)."""
+
+    contribution: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureRequest:
+    """Measure these quantities on your training records under this model (see `clients.measures`).
+
+    `at_snapshot`: not under the model itself but under the mean snapshot of its last round.
+    """
+
+    model: Model
+    quantities: tuple[str, ...]
+    at_snapshot: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Measures:
+    """The answer to `MeasureRequest`."""
+
+    values: Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluateRequest:
+    """Count your test records by group, label and decision under this model, and add this noise."""
+
+    model: Model
+    noise: CountNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The answer to `EvaluateRequest`: for each attribute (groups, label, decision)."""
+
+    confusion: tuple[NDArray[np.int64], ...]
+
+
+Request = CountsRequest | ScoresRequest | EmbeddingsRequest | TrainRequest | MeasureRequest | EvaluateRequest
+Reply = Counts | Scores | Embeddings | Update | Measures | Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Instead of a reply: this client did not answer, and why (its own words, where it refused)."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """Several requests that travel together: one exchange where there would be two. Each is answered for itself."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BundleReply:
+    """The replies to a `Bundle`, in its order."""
+
+    replies: tuple[Reply | Missing, ...]
+
+
+Asked = Request | Bundle
+Answered = Reply | BundleReply | Missing

@@ -1,0 +1,221 @@
+"""What is settled before the first round: how many records take part, and on which terms they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfair.federated.messages import LocalWork, PrivateWork
+from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
+from privfair.util import FloatArray
+
+KernelCorrection = Literal["none", "deconvolve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """How scores are shared privately. Without rates (public counts) exactly `quotas` records are drawn."""
+
+    noise: ScoreNoise
+    quotas: NDArray[np.int64]  # (clients, cells); 0: left out
+    rates: FloatArray | None  # (clients, cells)
+    correction: KernelCorrection = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateEmbedding:
+    """How sums of features are shared privately: with which noise, and by whom."""
+
+    noise: VectorNoise
+    cells: NDArray[np.int64]  # (clients, cells); 0: left out
+
+    def asked(self, records: NDArray[np.int64]) -> list[int]:
+        """The clients that send a vector: those with a cell in it, and with shared noise all that take part."""
+        takes = self.cells.any(axis=1) | ((records > 0) & (self.noise.shares > 1))
+        return [int(k) for k in np.flatnonzero(takes)]
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateUpdates:
+    """How every client runs DP-SGD."""
+
+    steps: int
+    sampling_rate: float
+    noise_multiplier: float
+    max_grad_norm: float
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdates:
+    """How every client's whole update is clipped and gets noise, where clients are protected as a whole."""
+
+    noise: VectorNoise  # in units of the largest part of one client
+    max_norm: float
+    largest_weight: float  # of any client, in the sum of a round
+
+    @property
+    def step(self) -> float:
+        """What one step of the sum is, in units of a parameter."""
+        return self.max_norm * self.largest_weight / self.noise.steps
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The ε of a plan, by method, at δ: bounds that were fixed before anything was released."""
+
+    rdp: float
+    pld: float
+    delta: float
+    two_phases: bool = False  # rates and steps were planned from released counts
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasePlan:
+    """Counts as they were released (exact without privacy), and what was planned from them by public rules."""
+
+    records: NDArray[np.int64]  # per client; 0 for one that takes no part
+    cells: NDArray[np.int64]  # (clients, cells); noisy ones may be negative
+    least: int = 0  # no cell is taken to be smaller than this
+    sharing: Sharing | None = None
+    embedding: PrivateEmbedding | None = None
+    updates: PrivateUpdates | None = None
+    client_updates: ClientUpdates | None = None
+    counting: CountNoise | None = None  # the noise that the counts have
+    count_releases: int = 1  # how often they were released; more than once after a crash that lost them
+    evaluation: CountNoise | None = None  # the noise of the final report
+    claim: Claim | None = None  # None: no privacy
+
+    @property
+    def fairness_noise(self) -> ScoreNoise | VectorNoise | None:
+        """Of what is shared for fairness: scores, or sums of their features."""
+        if self.embedding is not None:
+            return self.embedding.noise
+        return None if self.sharing is None else self.sharing.noise
+
+    @property
+    def noise_is_shared(self) -> bool:
+        """Whether clients add only a share of the noise each, under encryption."""
+        return self.noise_shares > 1
+
+    @property
+    def noise_shares(self) -> int:
+        """How many shares are the whole noise; 1 where every client adds all of it."""
+        noises = [shared.noise for shared in (self.embedding, self.client_updates) if shared is not None]
+        return max((noise.shares for noise in noises), default=1)
+
+    @property
+    def least_updates(self) -> int:
+        """No sum of fewer updates is made or opened: with shared noise each has only a part of it."""
+        noise = None if self.client_updates is None else self.client_updates.noise
+        return 1 if noise is None or noise.shares == 1 else noise.shares + 1
+
+    @property
+    def sum_step(self) -> float:
+        """What 1 in an opened sum of updates stands for."""
+        return 1.0 if self.client_updates is None else self.client_updates.step
+
+    def release(self, client: int) -> UpdateRelease | None:
+        """What a client does to its whole update before it leaves; None where DP-SGD is private, or nothing is."""
+        c = self.client_updates
+        if c is None:
+            return None
+        return UpdateRelease(c.max_norm, float(self.weights[client] / self.weights.max()), c.noise)
+
+    @property
+    def silent(self) -> bool:
+        """Whether released counts left out a client, or a cell of what a client shares for fairness."""
+        takes_part, shared = self.records > 0, self.shared_cells
+        left_out = self.counting is not None and not bool(takes_part.all())
+        return left_out or (shared is not None and not bool(shared[takes_part].all()))
+
+    @property
+    def shared_cells(self) -> NDArray[np.int64] | None:
+        """(clients, cells): above 0 where something is shared for fairness; None where nothing is, or without noise."""
+        if self.sharing is not None:
+            return self.sharing.quotas
+        return None if self.embedding is None else self.embedding.cells
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """ν_k: each client's share of all records."""
+        shares: FloatArray = self.records / self.records.sum()
+        return shares
+
+    @cached_property
+    def cell_totals(self) -> FloatArray:
+        """Records of each cell over all clients: noisy counts are summed first, then floored; never each by itself."""
+        totals: FloatArray = np.maximum(self.cells.sum(axis=0), self.least).astype(float)
+        return totals
+
+    def work(self, client: int, local: LocalWork) -> LocalWork | PrivateWork:
+        """What a client does in a round: as planned, or the same by DP-SGD."""
+        if self.updates is None:
+            return local
+        u = self.updates
+        return PrivateWork(
+            steps=u.steps,
+            sampling_rate=u.sampling_rate,
+            noise_multiplier=u.noise_multiplier,
+            max_grad_norm=u.max_grad_norm,
+            divisor=u.sampling_rate * float(self.records[client]),
+            learning_rate=local.learning_rate,
+            proximal=local.proximal,
+            optimizer=local.optimizer,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes the same terms."""
+        return {
+            "records": self.records.tolist(),
+            "cells": self.cells.tolist(),
+            "least": self.least,
+            "sharing": self.sharing
+            and {
+                "noise": asdict(self.sharing.noise),
+                "quotas": self.sharing.quotas.tolist(),
+                "rates": None if self.sharing.rates is None else self.sharing.rates.tolist(),
+                "correction": self.sharing.correction,
+            },
+            "embedding": self.embedding
+            and {"noise": asdict(self.embedding.noise), "cells": self.embedding.cells.tolist()},
+            "updates": self.updates and asdict(self.updates),
+            "client_updates": self.client_updates and asdict(self.client_updates),
+            "counting": self.counting and asdict(self.counting),
+            "count_releases": self.count_releases,
+            "evaluation": self.evaluation and asdict(self.evaluation),
+            "claim": self.claim and asdict(self.claim),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ReleasePlan:
+        """The terms that `to_json` described."""
+        sharing, updates, claim = data["sharing"], data["updates"], data["claim"]
+        embedding = data.get("embedding")  # a run that began before there were any has none
+        whole = data.get("client_updates")
+        return ReleasePlan(
+            records=np.array(data["records"], dtype=np.int64),
+            cells=np.array(data["cells"], dtype=np.int64),
+            least=data["least"],
+            sharing=sharing
+            and Sharing(
+                noise=ScoreNoise(**sharing["noise"]),
+                quotas=np.array(sharing["quotas"], dtype=np.int64),
+                rates=None if sharing["rates"] is None else np.array(sharing["rates"], dtype=np.float64),
+                correction=sharing["correction"],
+            ),
+            embedding=embedding
+            and PrivateEmbedding(VectorNoise(**embedding["noise"]), np.array(embedding["cells"], dtype=np.int64)),
+            updates=updates and PrivateUpdates(**updates),
+            client_updates=whole and ClientUpdates(**{**whole, "noise": VectorNoise(**whole["noise"])}),
+            counting=data["counting"] and CountNoise(**data["counting"]),
+            count_releases=data["count_releases"],
+            evaluation=data["evaluation"] and CountNoise(**data["evaluation"]),
+            claim=claim and Claim(**claim),
+        )

@@ -1,0 +1,283 @@
+"""One communication round, top to bottom. Read this file first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from accountant.errors import InputError
+from privfair.federated.exchange import ExchangeLog, Unfinished, ask_together
+from privfair.federated.interfaces import Absence, Algorithm, Ask, Backend, FederatedOptimizer, ServerState, answered
+from privfair.federated.messages import (
+    Counts,
+    CountsRequest,
+    LocalOptimizer,
+    LocalWork,
+    Model,
+    Scores,
+    Sealed,
+    TrainRequest,
+    Update,
+)
+from privfair.federated.model_state import Replica
+from privfair.federated.release_plan import ReleasePlan
+from privfair.secure_aggregation import ServerAggregator
+from privfair.util import FloatArray, stream
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is the same in every round; the server's, not the clients'."""
+
+    seed: int
+    epochs: int
+    batch_size: int | None
+    learning_rate: float
+    learning_rate_decay: float  # per round
+    clients_per_round: int | None  # None: all
+    local_optimizer: LocalOptimizer = "sgd"
+
+    def work(self, round_number: int, proximal: float) -> LocalWork:
+        """What clients do in this round."""
+        rate = self.learning_rate * self.learning_rate_decay**round_number
+        return LocalWork(self.epochs, self.batch_size, rate, proximal, self.local_optimizer)
+
+    def cohort(self, round_number: int, clients: int) -> list[int]:
+        """Who trains in this round: a uniform draw without replacement."""
+        if self.clients_per_round is None or self.clients_per_round >= clients:
+            return list(range(clients))
+        rng = stream(self.seed, "cohort", round_number)
+        return sorted(int(k) for k in rng.choice(clients, self.clients_per_round, replace=False))
+
+
+class Negotiator(Protocol):
+    """Turns counts into terms."""
+
+    @property
+    def request(self) -> CountsRequest:
+        """What is asked before the first round."""
+        ...
+
+    @property
+    def admits_later(self) -> bool:
+        """Whether a client may tell its counts after the first round, without a change of anybody's noise or rates."""
+        ...
+
+    def settle(self, counts: list[Counts]) -> ReleasePlan:
+        """The terms of the run, by a public rule."""
+        ...
+
+    def ended(self, error: InputError) -> Exception:
+        """What to raise where the run cannot go on with the counts that it got."""
+        ...
+
+
+class ExactCounts:
+    """No privacy: clients tell their counts as they are, and everybody takes part."""
+
+    request = CountsRequest()
+    admits_later = True
+
+    def settle(self, counts: list[Counts]) -> ReleasePlan:
+        """The counts."""
+        return ReleasePlan(np.array([c.records for c in counts]), np.stack([c.cells for c in counts]))
+
+    def ended(self, error: InputError) -> Exception:
+        """The error: counts have cost nothing."""
+        return error
+
+
+class ModelHolder(Protocol):
+    """Where the model is kept: at the server, or at the clients alone."""
+
+    def first(self) -> Model:
+        """The model before the first round, as a message."""
+        ...
+
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
+        """The next model, from the sum of the weighted updates, which holds a share of the asked-for weight."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeldByServer:
+    """The server opens the sum and takes the step."""
+
+    replica: Replica
+
+    def first(self) -> Model:
+        """The parameters."""
+        return self.replica.message()
+
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
+        """The new parameters."""
+        self.replica.advance(total, share, state.release_plan.sum_step)
+        return self.replica.message()
+
+
+class HeldByClients:
+    """The server passes the sum on, which it cannot open."""
+
+    def first(self) -> Model:
+        """Nothing: clients know the initial model."""
+        return Sealed(0, b"")
+
+    def step(self, state: ServerState, total: bytes, share: float) -> Model:
+        """The sum, for the clients to open."""
+        number = state.model.round + 1 if isinstance(state.model, Sealed) else 1
+        return Sealed(number, total, share, state.release_plan.sum_step)
+
+
+class TooFewTrained(Unfinished):
+    """Too few clients trained in a round: no step was taken, and the round can be tried again from `state`."""
+
+    def __init__(self, state: ServerState, arrived: int, needed: int, absent: Sequence[Absence]) -> None:
+        """`state`: that of the round's beginning, with the clients that were admitted in it."""
+        reasons = "; ".join(sorted({f"client {a.client}: {a.reason}" for a in absent}))
+        super().__init__(f"Round {state.round + 1} had {arrived} of at least {needed} clients train. {reasons}".strip())
+        self.state = state
+
+
+@dataclass(frozen=True)
+class Server:
+    """All that the server works with.
+
+    `least_trained`: so many of those who are asked to train must do so, or the round does not count; 0 where a round
+    without training passes, as in a simulation.
+    """
+
+    backend: Backend
+    algorithm: Algorithm
+    optimizer: FederatedOptimizer
+    plan: Schedule
+    adder: ServerAggregator
+    model_holder: ModelHolder
+    negotiator: Negotiator
+    least_trained: int = 0
+
+
+def begin(server: Server) -> ServerState:
+    """The state before the first round: clients tell their counts, exact or noisy; from them follow the terms.
+
+    Who does not answer counts as having no records: it takes no part, until it tells its counts later.
+    """
+    everyone = range(server.backend.clients)
+    exchange_log = ExchangeLog(server.backend.exchange, None)
+    counts = answered(Counts, everyone, exchange_log.ask(everyone, lambda _: server.negotiator.request))
+    if not counts:
+        remedy = "; ".join(sorted({absence.reason for absence in exchange_log.absent}))
+        raise InputError("clients", "must answer, at least one", "none", remedy)
+    nothing = Counts(0, np.zeros_like(next(iter(counts.values())).cells))
+    try:
+        release_plan = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
+        _require_enough(release_plan)
+        memory = server.algorithm.start(release_plan)
+    except InputError as error:
+        raise server.negotiator.ended(error) from None
+    server.backend.agreed(release_plan)
+    uncounted = tuple(k for k in everyone if k not in counts)
+    return ServerState(0, server.model_holder.first(), release_plan, memory, uncounted, tuple(exchange_log.absent))
+
+
+def _require_enough(release_plan: ReleasePlan) -> None:
+    """Raise if there is nothing to train on, or if too few clients are there for noise that comes in shares."""
+    if not release_plan.records.sum() > 0:
+        raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
+    takes_part = int(np.count_nonzero(release_plan.records))
+    if takes_part < release_plan.least_updates:
+        rule = f"must be at most the number of clients that take part, {takes_part}"
+        raise InputError(
+            "privacy.smallest_cohort", rule, release_plan.least_updates, "Too small a share of noise is left."
+        )
+
+
+def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
+    """The state with those who tell their counts only now, where the plan has room for latecomers.
+
+    Where rates and noise were planned from the others' counts there is none, and nobody is asked.
+    """
+    if not state.uncounted or not server.negotiator.admits_later:
+        return state
+    counts = answered(Counts, state.uncounted, ask(state.uncounted, lambda _: server.negotiator.request))
+    if not counts:
+        return state
+    release_plan = state.release_plan
+    known = [Counts(int(n), cells) for n, cells in zip(release_plan.records, release_plan.cells, strict=True)]
+    settled = server.negotiator.settle([counts.get(k, known[k]) for k in range(state.clients)])
+    left = tuple(k for k in state.uncounted if k not in counts)
+    try:
+        memory = server.algorithm.joined(state.algorithm, settled)
+    except InputError:  # those who are there do not end for somebody who comes late
+        return replace(state, uncounted=left)
+    if settled.claim != release_plan.claim:  # δ and noise follow from the number of records, and are settled once
+        return replace(state, uncounted=left)
+    server.backend.agreed(settled)
+    return replace(state, release_plan=settled, uncounted=left, algorithm=memory)
+
+
+def run_round(state: ServerState, server: Server) -> ServerState:
+    """One round: 1 share what fairness needs, 2 choose who trains, 3 train locally, 4 aggregate.
+
+    Who does not answer is left out, its absence is written down, and the round goes on with the others.
+    """
+    backend, algorithm, optimizer = server.backend, server.algorithm, server.optimizer
+    exchange_log = ExchangeLog(backend.exchange, state.round)
+    ask = exchange_log.ask  # the one door between server and clients
+    state = admit(state, server, ask)
+    release_plan = state.release_plan
+
+    # 1 ---- share: all clients that take part, whether they train or not
+    objective, memory = algorithm.objective(state, ask)
+
+    # 2 ---- choose who trains; a cohort of S of K clients stands for all with weights K/S, which is unbiased
+    cohort = server.plan.cohort(state.round, backend.clients)
+    participation = len(cohort) / backend.clients
+    weights = algorithm.weights(state, memory) / participation
+    trainers = [k for k in cohort if release_plan.records[k] > 0]
+    if len(trainers) < release_plan.least_updates:  # their sum could not be opened: nobody is asked for a share of it
+        trainers = []
+
+    # 3 ---- train locally: a client contributes its weight times its change, so that the server need only add
+    work = server.plan.work(state.round, optimizer.proximal)
+    snapshot_at = algorithm.snapshot_at(state)
+
+    def request(client: int) -> TrainRequest:
+        return TrainRequest(
+            round=state.round,
+            model=state.model,
+            objective=objective,
+            work=release_plan.work(client, work),
+            weight=float(weights[client]),
+            participation=participation,
+            correct=optimizer.uses_control,
+            snapshot_at=snapshot_at,
+            release=release_plan.release(client),
+        )
+
+    trained, reported = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
+    updates = answered(Update, list(trained), list(trained.values()))
+    memory = algorithm.received(state, memory, answered(Scores, list(reported), list(reported.values())))
+
+    # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
+    needed = min(len(trainers), max(server.least_trained, release_plan.least_updates))
+    if server.least_trained and len(updates) < needed:
+        raise TooFewTrained(state, len(updates), needed, exchange_log.absent)
+    model = state.model
+    share = share_of(weights, trainers, list(updates))
+    if share > 0 and len(updates) >= release_plan.least_updates:
+        total = server.adder.add([u.contribution for u in updates.values()], names=[f"client {k}" for k in updates])
+        model = server.model_holder.step(state, total, share)
+    memory = algorithm.after(state, memory, model, ask)
+    absent = (*state.absent, *exchange_log.absent)
+    return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)
+
+
+def share_of(weights: FloatArray, asked: list[int], arrived: list[int]) -> float:
+    """How much of the asked-for weight arrived: exactly 1 where everybody did, 0 where nothing did."""
+    if arrived == asked:
+        return 1.0 if asked else 0.0
+    whole = float(weights[asked].sum())
+    return min(1.0, float(weights[arrived].sum()) / whole) if arrived and whole > 0 else 0.0

@@ -1,0 +1,105 @@
+"""What cannot be made private, and why."""
+
+from __future__ import annotations
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.datasets.records import Federation
+from privfair.fairness.notions import Notion
+from privfair.federated.interfaces import Algorithm
+
+_SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
+
+
+def require_decided(config: Config) -> None:
+    """Nothing, unless mechanisms were chosen but neither a budget nor noise."""
+    privacy = config.privacy
+    if privacy.enabled:
+        return
+    chosen = [
+        k for k in _SET_BY_EPSILON if k in privacy.model_fields_set and getattr(privacy, k) not in ("none", "public")
+    ]
+    if chosen:
+        remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
+        raise InputError(f"privacy.{chosen[0]}", "needs a budget or noise to be private", "neither", remedy)
+    if config.run.reproducible_noise:
+        raise InputError("run.reproducible_noise", "is for private runs", True, "Give privacy.epsilon.")
+
+
+def require_separate(notion: Notion, federation: Federation) -> None:
+    """Nothing, unless the sets of a notion of one's own look at several records at once."""
+    for client in federation.clients:
+        if notion.couples_records(client.train):
+            rule = "must put each record into its sets by itself, whatever other records there are"
+            raise InputError("notion", rule, notion.name, "Compare with a constant, not with a mean over records.")
+
+
+def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
+    """Nothing, if every number that this method's messages carry has a price; otherwise the reason."""
+    name, federation = algorithm.name, config.federation
+    remedy = "Use mmd_fedavg or fedavg, or train without privacy."
+    if name == "centralized":
+        raise InputError("federation.method", "must have data holders to be private", name, remedy)
+    if algorithm.measures:
+        rule = f"must send nothing without noise, and {name} sends local figures ({', '.join(algorithm.measures)})"
+        raise InputError("federation.method", rule, name, remedy)
+    if config.privacy.client_level:
+        _require_whole_clients(config)
+    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding":
+        rule = "is for the embedding tracker only, or for updates of whole clients"
+        raise InputError("privacy.distributed_noise", rule, True)
+    if config.privacy.smallest_cohort is not None and not config.privacy.distributed_noise:
+        raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
+    if config.fairness.tracker == "embedding":
+        _require_gaussian_sums(config)
+    if config.privacy.evaluation != "none" and task != "binary":
+        rule = "must be none for regression: it counts decisions"
+        raise InputError("privacy.evaluation", rule, config.privacy.evaluation)
+    if not algorithm.per_example and not config.privacy.client_level:
+        rule = "must have a loss for each record by itself, and its penalty couples the records of a minibatch"
+        raise InputError("federation.method", rule, name, remedy)
+    if federation.drift_correction != "none" and config.privacy.updates == "dp_sgd":
+        rule = "must be none with DP-SGD: it makes one record's gradient depend on the client's other records"
+        remedy = "Use few local steps and a smaller learning rate instead."
+        raise InputError("federation.drift_correction", rule, federation.drift_correction, remedy)
+    if federation.optimizer == "scaffold":
+        rule = "must not be scaffold: control variates are a second message of every client, and have no price"
+        raise InputError("federation.optimizer", rule, "scaffold", "Use fedavg, fedprox, fedadam or fedavgm.")
+
+
+def _require_whole_clients(config: Config) -> None:
+    """Nothing, if every number that leaves has a bound on what a whole client can change of it."""
+    privacy = config.privacy
+    if privacy.counts != "public":
+        rule = 'must be public with updates = "client_level": noise on counts hides one record, not all of a client'
+        remedy = 'A client may have any number of records. Declare them public (privacy.counts = "public").'
+        raise InputError("privacy.counts", rule, privacy.counts, remedy)
+    if privacy.evaluation != "none":
+        rule = 'must be none with updates = "client_level": noise on its counts hides one record, not all of a client'
+        raise InputError("privacy.evaluation", rule, privacy.evaluation)
+    if config.scheme == "ckks":
+        rule = 'must be bfv or plain with updates = "client_level": noise is on whole numbers'
+        raise InputError("aggregation.scheme", rule, "ckks")
+    for key in ("sampling_rate", "local_steps"):
+        if getattr(privacy, key) is not None:
+            rule = 'is for DP-SGD: with updates = "client_level" clients train as without privacy'
+            raise InputError(f"privacy.{key}", rule, getattr(privacy, key), "Leave it out; see federation.batch_size.")
+    samples = config.federation.method == "mmd_fedavg" and config.fairness.tracker == "samples"
+    if privacy.distributed_noise and samples and privacy.predictions != "none":
+        rule = "must not be samples with noise in shares: every client adds all noise of its scores itself"
+        remedy = 'Set fairness.tracker = "embedding", whose sums are added under encryption.'
+        raise InputError("fairness.tracker", rule, "samples", remedy)
+
+
+def _require_gaussian_sums(config: Config) -> None:
+    """Nothing, unless options are set that sums of features have no use for."""
+    privacy = config.privacy
+    if privacy.predictions == "laplace":
+        rule = "must be gaussian for the embedding tracker: vectors are bounded in Euclidean length"
+        raise InputError("privacy.predictions", rule, "laplace")
+    if privacy.prediction_rate is not None:
+        rule = "must not be set for the embedding tracker: the features of every record are in the sum"
+        raise InputError("privacy.prediction_rate", rule, privacy.prediction_rate)
+    if privacy.kernel_correction != "none":
+        rule = "must be none for the embedding tracker: its noise does not change the kernel"
+        raise InputError("privacy.kernel_correction", rule, privacy.kernel_correction)

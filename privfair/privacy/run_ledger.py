@@ -1,0 +1,348 @@
+"""The names of runs in ledgers: when it began, at random, what an audit must say of it, how the data are divided."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accountant.budget import Budget
+from accountant.errors import InputError, Refused
+from accountant.events import Neighbouring, Unit
+from accountant.ledger.ledger import Ledger
+from accountant.ledger.machine_state import State, remembering
+from accountant.ledger.signing import OwnerKey, fingerprint_csv
+from accountant.ledger.storage import exists, ledger_url
+from privfair.clients.client import Client, EntropyOf
+from privfair.config import Config
+from privfair.datasets.records import Federation, Schema
+from privfair.fairness.notions import Cells, Notion, own_notion
+from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
+from privfair.privacy.ledger_gateway import LedgerGateway
+from privfair.privacy.planner import Planner
+from privfair.privacy.pricing import PriceList, label_of, plain_name
+from privfair.util import stream
+
+_INFERRED, _SHARES = "inferred", "shares"
+
+
+def run_name(beginning: str, division: str, *, inferred: bool, shares: bool) -> str:
+    """What an audit must say of the run is in its name.
+
+    inferred: the schema was taken from the records, so nothing is claimed. shares: every client added a part of the
+    noise, and the ledger has that of the sum.
+    """
+    marks = [mark for mark, is_so in ((_INFERRED, inferred), (_SHARES, shares)) if is_so]
+    return "-".join((beginning, *marks, division))
+
+
+def beginning_of(run: str) -> str:
+    """What was given as beginning."""
+    return _parts(run)[0]
+
+
+def division_of(run: str) -> str:
+    """The digest of how the data are divided."""
+    return run.rpartition("-")[2]
+
+
+def has_inferred_schema(run: str) -> bool:
+    """Whether the name says so."""
+    return _INFERRED in _parts(run)[1]
+
+
+def has_noise_in_shares(run: str) -> bool:
+    """Whether the name says so."""
+    return _SHARES in _parts(run)[1]
+
+
+def require_whole_noise(dataset: str, runs: Iterable[str]) -> None:
+    """Nothing, unless one of these runs had its noise in shares: no budget can count it."""
+    shared = [run for run in runs if has_noise_in_shares(run)]
+    if shared:
+        raise Refused(
+            f"Runs on {dataset!r} had their noise in shares (privacy.distributed_noise), the first {shared[0]}. The "
+            "ledger has the noise of whole sums, and the server with one client met less of it: a budget would count "
+            "too little. Data with a budget must never have been used with noise in shares."
+        )
+
+
+def _parts(run: str) -> tuple[str, list[str]]:
+    """The beginning, and the marks."""
+    left, marks = run.rpartition("-")[0], []
+    for mark in (_SHARES, _INFERRED):
+        if left.endswith(f"-{mark}"):
+            left = left.removesuffix(f"-{mark}")
+            marks.append(mark)
+    return left, marks
+
+
+# ---- The books of a private run: which ledger, under which name, with which rules, and the desk that keeps them.
+
+
+@dataclass(frozen=True)
+class RunLedger:
+    """A ledger, opened for one run on one dataset."""
+
+    ledger: Ledger
+    dataset: str
+    run: str
+    fingerprint: str
+    seeded: bool
+    budgeted: bool
+
+    @staticmethod
+    def open(
+        config: Config,
+        federation: Federation,
+        run: str,
+        *,
+        ledger_id: str | None = None,
+        without_noise: Sequence[str] = (),
+    ) -> RunLedger:
+        """Open the ledger and check that the run is allowed on this dataset; nothing is spent yet.
+
+        `ledger_id`: of the ledger in which a run that is being resumed was begun. `without_noise`: channels of it that
+        have none.
+        """
+        key = None if config.run.key is None else OwnerKey.load(Path(config.run.key))
+        url, dataset = ledger_url(config.run.ledger), dataset_name(config, federation.name)
+        if not exists(url):  # before a new one is made, which would know of no budget
+            require_its_budget(config, dataset, url, key)
+        ledger = Ledger(url, key=key, create=ledger_id is None)
+        try:
+            if ledger_id not in (None, ledger.ledger_id):
+                raise Refused(
+                    f"The ledger of this run is {ledger_id}, and {ledger.url} is another one: what the run has "
+                    "released so far is not in it. Put the ledger back where it was (run.ledger)."
+                )
+            ledger.require_known()
+            state = ledger.dataset(dataset)
+            dataset = state.name  # as the ledger spells it
+            budgeted = state.budget is not None
+            _require_its_name(ledger, config, key, dataset)
+            if not budgeted:
+                require_its_budget(config, dataset, ledger.url, key)
+            seeded = config.run.reproducible_noise
+            if budgeted:
+                _require_real(config, federation.schema, dataset)
+                if without_noise:
+                    rule = f"must have noise for {dataset!r}, which has a budget"
+                    raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
+                _require_its_unit(config, dataset, state.neighbouring)
+                _require_same_partition(ledger, dataset, run)
+                if not federation.loaded:
+                    _require_known_clients(ledger, dataset, {client.name for client in federation.clients})
+                require_whole_noise(dataset, ledger.runs(dataset))
+            fingerprint = _fingerprint(config, state.fingerprint, key, dataset)
+            if seeded and not state.simulation:
+                ledger.register(dataset, simulation=True)
+        except BaseException:
+            ledger.close()
+            raise
+        return RunLedger(ledger, dataset, run, fingerprint, seeded, budgeted)
+
+    def gateway(
+        self, clients: Sequence[Client], cells: Cells, schema: Schema, neighbours: Neighbouring, config: Config
+    ) -> LedgerGateway:
+        """The desk that all answers of these clients pass."""
+        labels, how, unit = cell_labels(cells, schema), neighbours.adjacency, neighbours.unit
+        prices = [
+            PriceList(self.dataset, self.run, client.name, labels, cells, how, client.cell_counts, unit)
+            for client in clients
+        ]
+        retries = None if config.privacy.epsilon is None else config.privacy.retries
+        return LedgerGateway(self.ledger, prices, run=self.run, fingerprint=self.fingerprint, retries=retries)
+
+
+def entropy_of(config: Config, client: int) -> EntropyOf:
+    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
+    if not config.run.reproducible_noise:
+        return lambda channel, number: SystemEntropy()
+    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
+
+
+def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
+    """The ledger's names of all cells."""
+    plain = [plain_name(a.name) for a in schema.sensitive]
+    # attributes whose names would meet stay apart: their groups overlap, and overlapping groups add up
+    attributes = tuple(f"{name} #{i}" if plain.count(name) > 1 else name for i, name in enumerate(plain))
+    groups = [""] * len(cells)
+    for comparison in cells.comparisons:
+        for group, cell in enumerate(comparison.cells):
+            groups[cell] = schema.sensitive[comparison.attribute].values[group]
+    label = f"{schema.label} is {schema.positive}" if schema.positive else schema.label
+    return tuple(label_of(cells, attributes, tuple(groups), label, cell) for cell in range(len(cells)))
+
+
+def budget_at_hand(config: Config, name: str) -> tuple[str, str, Budget | None]:
+    """Where the ledger is, without its password, the dataset's name in it, and its budget there; no ledger is made."""
+    url, dataset = ledger_url(config.run.ledger), dataset_name(config, name)
+    if not exists(url):
+        return url, dataset, None
+    with Ledger(url, create=False) as ledger:
+        return ledger.url, dataset, ledger.budget(dataset)
+
+
+def require_its_budget(config: Config, dataset: str, url: str, key: OwnerKey | None = None) -> None:
+    """Raise if data without a budget in the ledger at `url` have one elsewhere, as this machine remembers.
+
+    By name, however it is spelt; and, where the owner's key is given, by what is in the data file. The configuration
+    can say that a budget must be there in any case, or that it need not (privacy.require_budget).
+    """
+    if not remembering() or config.privacy.require_budget is False:
+        return
+    path: Any = config.data.options.get("path")
+    bound = key is not None and isinstance(path, str) and Path(path).is_file()
+    fingerprint = fingerprint_csv(path, key) if bound and key is not None else ""
+    known = State().budgets(dataset, fingerprint)
+    if known:
+        other = known[0]
+        what = "these very data have" if fingerprint and other.fingerprint == fingerprint else "data of this name have"
+        raise Refused(
+            f"Dataset {dataset!r} has no budget in {url}, and on this machine {what} one, as {other.dataset!r} in "
+            f"{other.url}: what is released here would not be counted there. Spend from that one: run.ledger = "
+            f'"{other.url}" (or $PRIVFAIR_LEDGER). If these are other data, or the budget is over: '
+            "privacy.require_budget = false."
+        )
+    if config.privacy.require_budget:
+        remedy = f"Set one: privfair budget set {dataset} --ledger {url} --epsilon … --delta …"
+        raise Refused(f"Dataset {dataset!r} has no budget in {url}, and privacy.require_budget is true. {remedy}")
+
+
+def require_no_budget(config: Config, federation: Federation) -> None:
+    """Raise if a run without privacy is asked for on data that have a budget, in the ledger at hand or elsewhere."""
+    url, dataset, budget = budget_at_hand(config, federation.name)
+    if budget is not None:
+        raise Refused(
+            f"Dataset {dataset!r} has a budget (ε = {budget.epsilon:g}, δ = {budget.delta:g}) in {url}, and training "
+            "without [privacy] would release everything. Give privacy.epsilon."
+        )
+    require_its_budget(config, dataset, url)
+
+
+def dataset_name(config: Config, name: str) -> str:
+    """The dataset's name in the ledger: configured, that of the data file, or that of the data."""
+    path: Any = config.data.options.get("path")
+    return config.privacy.dataset or (Path(path).stem if isinstance(path, str) else name)
+
+
+def named_run(beginning: str, config: Config, schema: Schema, notion: Notion | None) -> str:
+    """The name of a run in the ledger."""
+    inferred, shares = schema.inferred, config.privacy.distributed_noise
+    return run_name(beginning, definition(config, schema, notion), inferred=inferred, shares=shares)
+
+
+def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
+    """A digest of how the data are divided among clients and groups, as the end of every run's name in the ledger.
+
+    Clients exclude each other, and so do groups: that is why each pays for itself only. Between runs that divide the
+    same records differently nothing excludes anything. `notion`: one of the user's own, with sets of its own (given, or
+    named in the configuration); those of the known ones follow from the label, which groups have in their names.
+    """
+    notion = notion or own_notion(config.fairness.notion, schema)
+    dividing = ("client", "by", "sensitive", "clients", "min_communities", "conditions")
+    options = {key: str(value) for key, value in config.data.options.items() if key in dividing}
+    own = None if notion is None else [notion.name, *(s.name for s in notion.sets)]
+    groups = [[attribute.name, list(attribute.values)] for attribute in schema.sensitive]
+    text = json.dumps([config.data.name, options, groups, own], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
+    """Nothing, if all runs that ever spent from a budget divided the records alike."""
+    others = {division_of(name) for name in ledger.runs(dataset)} - {division_of(run)}
+    if others:
+        raise _another_division(dataset, "another client or sensitive column, other values, other sets")
+
+
+def _require_known_clients(ledger: Ledger, dataset: str, names: set[str]) -> None:
+    """Nothing, unless clients of other names stand for those who paid before: no option tells who holds which record.
+
+    Some of them may stay away, and others may join them.
+    """
+    before = {client for client, _ in ledger.spent(dataset) if client}
+    if before - names and names - before:
+        new = ", ".join(sorted(names - before)[:4])
+        raise _another_division(dataset, f"{new} had paid for nothing, and some who had are not here")
+
+
+def _another_division(dataset: str, how: str) -> Refused:
+    return Refused(
+        f"Earlier runs on {dataset!r} divided its records among clients or groups differently ({how}). A budget counts "
+        "each client's and group's records for themselves, which holds for one division only. Use the earlier one."
+    )
+
+
+def _require_real(config: Config, schema: Schema, dataset: str) -> None:
+    """What data with a budget does not allow."""
+    if config.run.reproducible_noise:
+        remedy = "Whoever knows the seed can take seeded noise off again."
+        raise InputError("run.reproducible_noise", f"must be false for {dataset!r}, which has a budget", True, remedy)
+    if config.privacy.distributed_noise:
+        rule = f"must be false for {dataset!r}, which has a budget"
+        remedy = "The ledger would count the noise of the sum, and the server with one client sees less of it."
+        raise InputError("privacy.distributed_noise", rule, True, remedy)
+    if schema.inferred:
+        remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."
+        raise InputError("data", f"must have a declared schema for {dataset!r}, which has a budget", "inferred", remedy)
+
+
+def _require_its_unit(config: Config, dataset: str, budget: Neighbouring | None) -> None:
+    """Nothing, unless the budget is for records and the run protects clients, or the other way round."""
+    unit = Unit.CLIENT if config.privacy.client_level else Unit.RECORD
+    if budget is not None and budget.unit is not unit:
+        rule = f"must protect a {budget.unit}, as the budget of {dataset!r} does"
+        remedy = "What a record and what a client have spent do not add up: use the updates that the budget is for."
+        raise InputError("privacy.updates", rule, config.privacy.updates, remedy)
+
+
+def _require_its_name(ledger: Ledger, config: Config, key: OwnerKey | None, dataset: str) -> None:
+    """Nothing, unless these very data are in the ledger under another name; only the owner's key can tell."""
+    path: Any = config.data.options.get("path")
+    others = {state.fingerprint: state.name for state in ledger.datasets() if state.fingerprint}
+    if key is None or not isinstance(path, str) or not others:
+        return
+    known = others.get(_of_file(config, path, key))
+    if known not in (None, dataset):
+        raise Refused(
+            f"These data are in the ledger as {known!r}, and spend from there: set privacy.dataset = {known!r}."
+        )
+
+
+def _fingerprint(config: Config, registered: str, key: OwnerKey | None, dataset: str) -> str:
+    """The fingerprint to show with every release, where the dataset's name is bound to its data."""
+    if not registered:
+        return ""
+    path: Any = config.data.options.get("path")
+    if key is None or not isinstance(path, str):
+        remedy = "Train from the CSV file (data.name = csv) and give the owner's key (run.key)."
+        raise Refused(f"Dataset {dataset!r} is bound to its data, and this run cannot show that it uses them. {remedy}")
+    return _of_file(config, path, key)
+
+
+def _of_file(config: Config, path: str, key: OwnerKey) -> str:
+    """The fingerprint of the file, read as for training."""
+    given = {
+        name: config.data.options[name] for name in ("delimiter", "quote", "encoding") if name in config.data.options
+    }
+    return fingerprint_csv(path, key, **given)
+
+
+# ---- What a private run has beside the training itself: its plan, its books, and the desk between them.
+
+
+@dataclass(frozen=True)
+class PrivateSide:
+    """Planner, ledger and desk of one run."""
+
+    planner: Planner
+    run_ledger: RunLedger
+    gateway: LedgerGateway
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.run_ledger.ledger.close()

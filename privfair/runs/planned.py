@@ -1,0 +1,208 @@
+"""The plan of a private run from its configuration and public facts: what `train` would release, and its price.
+
+Nothing is priced here. The planner that `train` has is made, and asked: the schema, the number of clients and, where
+rates follow from counts, the counts are all that it needs to know of the data. Counts that stand for the released ones
+give the plan that a run makes that releases just these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accountant.calibration import Channel
+from accountant.errors import InputError, NotThere
+from accountant.events import Composed, Event, Repeated
+from privfair.config import Config
+from privfair.datasets.records import Schema
+from privfair.datasets.registry import load as load_dataset
+from privfair.fairness.notions import Cells, Notion
+from privfair.federated.messages import Counts
+from privfair.federated.release_plan import Claim, ReleasePlan
+from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.planner import Planner
+from privfair.privacy.requirements import require_decided
+from privfair.privacy.worst_case import Sampling
+from privfair.runs.assembly import RunSpec
+from privfair.runs.folder import RunDirectory
+from privfair.util import FloatArray
+
+RATES = "privacy.sampling_rate and privacy.prediction_rate"
+RESOLUTION = 10**9  # of rates that stand for a number of records out of a group
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that has not begun: its configuration, its planner and the terms it would have."""
+
+    config: Config
+    planner: Planner
+    release_plan: ReleasePlan
+
+    @property
+    def claim(self) -> Claim:
+        """ε of the plan: what `train` prints before its first release, and what a run that follows it cannot exceed."""
+        if self.release_plan.claim is None:
+            raise InputError("terms", "must have a claim in a private run", None)
+        return self.release_plan.claim
+
+    @property
+    def channels(self) -> list[Channel]:
+        """What is released, for the record or client that pays most."""
+        return self.planner.channels(self.release_plan)
+
+    def other_choice(self, noise: float, rounds: float, fixed: Sequence[str] = ()) -> tuple[float, float]:
+        """(ε by RDP, ε by PLD) with so many times the noise and so many times the rounds.
+
+        `fixed`: channels whose noise stays. In a plan of two phases the rates stay as these counts made them.
+        """
+        work = self.planner.work
+        several = {name: max(1, round(getattr(work, name) * rounds)) for name in ("rounds", "most_trainings")}
+        planner = replace(self.planner, work=replace(work, **several))
+        free = [replace(channel, fixed=channel.name in fixed) for channel in planner.channels(self.release_plan)]
+        return planner.price([channel.scaled(noise) for channel in free])
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What a plan may depend on: schema and clients, and the counts where they are public or were released."""
+
+    schema: Schema
+    clients: int
+    counts: tuple[Counts, ...] | None = None
+    notion: Notion | None = None
+
+    @staticmethod
+    def of(config: Config) -> PublicFacts:
+        """Read off the configured data: the schema, who the clients are, and counts that the owner declared public."""
+        data = config.data
+        found = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
+        names = config.run.clients or tuple(client.name for client in found.clients)
+        facts = PublicFacts(found.schema, len(names))
+        if config.privacy.counts != "public" or config.run.clients:
+            return facts
+        cells = RunSpec.of(config, found.schema, len(names)).cells
+        members = [cells.membership(client.train) for client in found.clients]
+        counts = tuple(Counts(len(member), member.sum(axis=0, dtype=np.int64)) for member in members)
+        return replace(facts, counts=counts)
+
+    def planner(self, config: Config) -> tuple[RunSpec, Planner]:
+        """The parts of the run, and its planner; a run without privacy has none."""
+        require_decided(config)
+        parts = RunSpec.of(config, self.schema, self.clients, self.notion)
+        if parts.planner is None:
+            remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
+            raise InputError("privacy.epsilon", "must be given to plan a private run", None, remedy)
+        parts.planner.require_plannable()
+        return parts, parts.planner
+
+
+def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
+    """The plan that `train` makes of this configuration, on data of which these facts hold."""
+    parts, planner = facts.planner(config)
+    if planner.one_phase and config.privacy.counts != "public":
+        return PlannedRun(config, planner, planner.terms_beforehand(facts.clients))
+    if facts.counts is None:
+        rule = "must be known to plan this run: rates and noise follow from counts"
+        remedy = f"Give --records, or --counts-of a finished run; or fix {RATES}, and the plan needs no counts."
+        if config.privacy.counts == "public":
+            remedy = "Give --records, or --counts-of a finished run."
+        raise InputError("numbers of records", rule, None, remedy)
+    shape, found = (facts.clients, len(parts.cells)), (len(facts.counts), len(facts.counts[0].cells))
+    if found != shape:
+        rule = f"must be of {shape[0]} clients and {shape[1]} groups (of every conditioning set)"
+        raise InputError("numbers of records", rule, f"{found[0]} clients and {found[1]} groups")
+    return PlannedRun(config, planner, PrivateCounts(planner).settle(list(facts.counts)))
+
+
+def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
+    """The plan of rates alone, for public counts that nobody has named yet.
+
+    Every group is taken to be so large that the configured rate of it is a whole number of records. In a run that
+    number is rounded, so that small groups may be shared at a higher rate, and cost more: `planned_run` with counts
+    says what.
+    """
+    parts, planner = facts.planner(config)
+    rate, privacy = config.privacy.sampling_rate or 1.0, config.privacy
+    shape = (facts.clients, len(parts.cells))
+    ratio = Fraction(math.ceil((privacy.prediction_rate or 1.0) * RESOLUTION), RESOLUTION)
+    quotas, cells = np.full(shape, ratio.numerator), np.full(shape, ratio.denominator)
+    shared = planner.work.shares_scores and privacy.predictions != "none"
+    sampling = Sampling(rate, planner.steps(rate), quotas if shared else None, None)
+    records = np.full(facts.clients, ratio.denominator)
+    return PlannedRun(config, planner, replace(planner, public_counts=cells).release_plan(sampling, records, cells, 1))
+
+
+def even_counts(
+    cells: Cells, clients: int, records: Sequence[int], groups: Sequence[Sequence[float]] = ()
+) -> tuple[Counts, ...]:
+    """Counts for a plan before there are any.
+
+    `records`: of all clients together, in equal parts, or of each. `groups`: for each attribute the proportions of its
+    groups, equal ones where none are given. Conditioning sets that exclude each other have equal parts of the records;
+    of sets that may overlap each has half, where it is not everybody.
+    """
+    each = (
+        [records[0] // clients + (k < records[0] % clients) for k in range(clients)] if len(records) == 1 else records
+    )
+    if len(each) != clients or min(each) < 1:
+        rule = f"must be one number, or one for each of {clients} clients; at least 1 for each"
+        raise InputError("--records", rule, ",".join(map(str, records)))
+    if groups and len(groups) != cells.attributes:
+        rule = f"must be given once for each of {cells.attributes} sensitive attributes"
+        raise InputError("--groups", rule, len(groups))
+    sets = cells.notion.sets
+    part = 1.0 / len(sets) if cells.notion.partition else 0.5
+    shares = np.zeros(len(cells))
+    for comparison in cells.comparisons:
+        proportions = np.asarray(
+            groups[comparison.attribute] if groups else np.ones(len(comparison.cells)), dtype=float
+        )
+        if len(proportions) != len(comparison.cells) or not (np.isfinite(proportions) & (proportions > 0)).all():
+            rule = f"must be {len(comparison.cells)} proportions above 0, one for each group"
+            raise InputError("--groups", rule, ",".join(f"{value:g}" for value in proportions))
+        shares[list(comparison.cells)] = part * proportions / proportions.sum()
+    return tuple(Counts(n, _whole(n, shares, cells)) for n in each)
+
+
+def _whole(records: int, shares: FloatArray, cells: Cells) -> NDArray[np.int64]:
+    """The shares of so many records in whole numbers; of a partition they add up to all, for each attribute."""
+    counts: NDArray[np.int64] = np.rint(records * shares).astype(np.int64)
+    if cells.notion.partition:
+        for attribute in range(cells.attributes):
+            own = [cell for c in cells.comparisons if c.attribute == attribute for cell in c.cells]
+            largest = max(own, key=lambda cell: counts[cell])
+            counts[largest] += records - counts[own].sum()
+    return counts
+
+
+def counts_of(run: Path) -> tuple[Counts, ...]:
+    """The counts that a run released, as its last checkpoint has them: using them again costs nothing."""
+    checkpoint = RunDirectory.open(run).read_checkpoint()
+    if checkpoint is None:
+        raise NotThere("--counts-of", "must be the folder of a run that has begun", str(run))
+    release_plan = checkpoint.release_plan
+    if release_plan.claim is None:
+        raise InputError("--counts-of", "must be a private run: others have exact counts", str(run))
+    return tuple(Counts(int(n), own) for n, own in zip(release_plan.records, release_plan.cells, strict=True))
+
+
+def flat(channel: Channel) -> Channel:
+    """The channel as so many releases of one event, where they are all the same."""
+    event: Event = channel.event
+    count = channel.count
+    while True:
+        if isinstance(event, Repeated):
+            count *= event.count
+            event = event.event
+        elif isinstance(event, Composed) and len(set(event.events)) == 1:
+            count *= len(event.events)
+            event = event.events[0]
+        else:
+            return replace(channel, event=event, count=count)

@@ -1,0 +1,226 @@
+"""The final figures of a run: what `metrics.json` holds and `privfair train` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from privfair.datasets.columns import OTHER
+from privfair.fairness.metrics import (
+    Predicted,
+    accuracy,
+    confidence_intervals,
+    exact_warnings,
+    group_table,
+    headline,
+    notion_gap,
+    parameter_warnings,
+    released_warnings,
+    root_mean_squared_error,
+    unfairness,
+)
+from privfair.fairness.released import released_figures
+from privfair.federated.interfaces import ServerState
+from privfair.models import TaskKind
+from privfair.privacy.plan_report import unseen
+from privfair.privacy.statement import statement
+from privfair.runs.folder import weights_digest
+from privfair.runs.loop import RunOutcome
+from privfair.util import installed, stream
+
+NO_FAIRNESS: dict[str, Any] = {
+    "unfairness": {}, "unfairness_of": {}, "confidence_intervals": {}, "by_attribute": {}, "groups": {},
+}  # fmt: skip
+
+
+def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
+    """Everything as plain values; a figure that is not finite is None."""
+    simulation = outcome.simulation
+    schema, config, last = simulation.federation.schema, simulation.config, outcome.history[-1]
+    task = TaskKind.of(schema)
+    summary: dict[str, Any] = {
+        **_figures(outcome),
+        "warnings": _warnings(outcome),
+        "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
+        "privacy": _privacy(outcome),
+        "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
+        "bytes": {"up": simulation.backend.bytes_up, "down": simulation.backend.bytes_down},
+        "engine": config.run.engine,
+        "notion": simulation.notion,
+        "seconds": {"total": outcome.seconds},
+        "rounds": outcome.state.round,
+        "unseen_groups": []
+        if simulation.private is None
+        else unseen(outcome.state.release_plan, simulation.private.planner.cells),
+        "absent": absences(outcome.state, [c.name for c in simulation.federation.clients]),
+        "data": {
+            "name": simulation.federation.name,
+            "clients": _sizes(outcome),
+            # notes tell exact numbers of records
+            "notes": [] if simulation.evaluator is None else [*simulation.federation.notes, *_other_notes(outcome)],
+            "schema_inferred": schema.inferred,
+        },
+        "model": {
+            "name": config.model.name,
+            "features": list(schema.features),
+            "task": schema.task,
+            "range": [task.low, task.high],
+            "parameters": int(simulation.replica.parameters.size),
+            "digest": weights_digest(simulation.model.module.state_dict()),
+            "encoder": simulation.federation.encoder.to_json() if simulation.federation.encoder else None,
+        },
+        "versions": {name: found for name, found in installed().items() if found},
+        "out": out,
+    }
+    finite: dict[str, Any] = _finite(summary)
+    return finite
+
+
+def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Who did not answer, in which round (None: before the first or after the last), what it was asked, and why."""
+    return [{**asdict(absence), "client": names[absence.client]} for absence in state.absent]
+
+
+def _figures(outcome: RunOutcome) -> dict[str, Any]:
+    """Accuracy and unfairness: exact, or from released counts where the data have a budget."""
+    simulation = outcome.simulation
+    schema = simulation.federation.schema
+    released = None
+    noise = outcome.state.release_plan.evaluation
+    if outcome.released is not None and noise is not None:
+        rng = stream(simulation.config.run.seed, "released")
+        released = released_figures([reply.confusion for reply in outcome.released], schema, noise, rng)
+    if simulation.evaluator is None:
+        return {"accuracy": None, **NO_FAIRNESS, **(released or {}), "rmse": None, "figures": "released"}
+    test = simulation.evaluator.predicted("test")
+    return {
+        "accuracy": accuracy(test, schema),
+        "rmse": root_mean_squared_error(test) if schema.task == "regression" else None,
+        **_fairness(outcome, test),
+        "figures": "exact",
+        "released": released,
+    }
+
+
+def _warnings(outcome: RunOutcome) -> list[str]:
+    """Why the model is of no use, if so; of a private run only what its released counts and the model itself show."""
+    simulation = outcome.simulation
+    if simulation.private is None and simulation.evaluator is not None:
+        loss = outcome.history[-1].get("train_loss")
+        found = exact_warnings(simulation.evaluator.predicted("test"), simulation.federation.schema, loss)
+        return found or parameter_warnings(simulation.model.module)
+    noise, found = outcome.state.release_plan.evaluation, parameter_warnings(simulation.model.module)
+    if not found and outcome.released and noise is not None:
+        found = released_warnings([reply.confusion for reply in outcome.released], noise)
+    return found
+
+
+def _privacy(outcome: RunOutcome) -> dict[str, Any]:
+    """The statement of a private run; of another, that there is none."""
+    simulation = outcome.simulation
+    private = simulation.private
+    if private is not None:
+        return statement(
+            simulation.config,
+            outcome.state.release_plan,
+            private.run_ledger,
+            private.planner,
+            simulation.federation.schema,
+            plan=simulation.server.plan,
+            prices=private.gateway.prices,
+            absent=bool(outcome.state.absent),
+        )
+    return {
+        "private": False,
+        "claim": "No noise, no privacy claim: scores, updates and counts leave the clients as they are.",
+        "epsilon": {"rdp": None, "pld": None},
+        "delta": None,
+        "adjacency": None,
+        "by_client": {},
+        "by_group": {},
+        "by_channel": {},
+    }
+
+
+def _sizes(outcome: RunOutcome) -> dict[str, dict[str, int]]:
+    """Records of every client: exact ones, or the released count where the data have a budget."""
+    simulation = outcome.simulation
+    if simulation.evaluator is None:
+        counts = outcome.state.release_plan.records
+        return {c.name: {"released": int(n)} for c, n in zip(simulation.federation.clients, counts, strict=True)}
+    return {c.name: {"train": len(c.train), "test": len(c.test)} for c in simulation.federation.clients}
+
+
+def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
+    """Unfairness and its intervals, the largest over all attributes and those of each; tables by group."""
+    simulation = outcome.simulation
+    schema, last, cells = simulation.federation.schema, outcome.history[-1], simulation.cells
+    if not len(test.records):
+        return dict(NO_FAIRNESS)
+    rng = stream(simulation.config.run.seed, "bootstrap")
+    notion = cells.notion.name
+    by_attribute: dict[str, dict[str, Any]] = {}
+    groups: dict[str, Any] = {}
+    for a, attribute in enumerate(schema.sensitive):
+        intervals = confidence_intervals(test, schema, rng, attribute=a)
+        gaps = unfairness(test, schema, a)
+        if notion not in gaps:  # on sets that the data or the user declare: without an interval
+            gaps[notion] = notion_gap(test, schema, cells, a)
+        by_attribute[attribute.name] = {"unfairness": gaps, "confidence_intervals": intervals.figures}
+        groups[attribute.name] = {
+            group: {**row, "intervals": intervals.groups.get(group, {})}
+            for group, row in group_table(test, schema, a).items()
+        }
+    run = headline(by_attribute)
+    first = by_attribute[schema.sensitive[0].name]["confidence_intervals"]
+    right = {"accuracy": first["accuracy"]} if "accuracy" in first else {}
+    return {
+        # the same sums as in the history, to the last bit; MMD² is added up over all attributes
+        "unfairness": {**run["unfairness"], notion: last.get(notion), "mmd2": last.get("test_mmd2")},
+        "unfairness_of": run["unfairness_of"],
+        "confidence_intervals": {**right, **run["confidence_intervals"]},
+        "by_attribute": by_attribute,
+        "groups": groups,
+    }
+
+
+def _other_notes(outcome: RunOutcome) -> list[str]:
+    """A note where records without a declared group, who are no group that anybody named, set the figure of the run."""
+    simulation = outcome.simulation
+    if simulation.evaluator is None:
+        return []
+    schema, test, notion = (
+        simulation.federation.schema,
+        simulation.evaluator.predicted("test"),
+        simulation.cells.notion.name,
+    )
+    notes = []
+    for a, attribute in enumerate(schema.sensitive):
+        if OTHER not in attribute.values or not len(test.records):
+            continue
+        named = np.flatnonzero(test.records.groups[:, a] != attribute.values.index(OTHER))
+        unnamed = len(test.records) - len(named)
+        rest = Predicted(test.records.take(named), test.predictions[named], test.losses[named], test.scores[named])
+        gap = unfairness(test, schema, a).get(notion)
+        without = unfairness(rest, schema, a).get(notion) if len(named) else None
+        if unnamed and gap is not None and without is not None and without < gap:
+            notes.append(
+                f'{attribute.name}: the group "{OTHER}" of {unnamed} test records sets the largest gap. Without it, '
+                f"{notion} is {without:.4f} instead of {gap:.4f}."
+            )
+    return notes
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for numbers that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

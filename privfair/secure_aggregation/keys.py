@@ -1,0 +1,225 @@
+"""Key files: a line that tells what it is, a line of JSON, the content, a checksum."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from accountant.errors import InputError
+from privfair.secure_aggregation.base import ClientKeys, ServerKeys
+from privfair.secure_aggregation.plain import PlainClient, PlainFloatClient, PlainFloatServer, PlainServer
+
+FIRST_LINE = b"privfair key 1\n"
+FILE_NAMES = {"client": "client.key", "server": "server.key"}
+_DIGEST = 32
+_AGAIN = "Copy it again from where it was made."
+KeyRole = Literal["client", "server"]
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """The content of a key file."""
+
+    role: KeyRole
+    scheme: str
+    key_id: str
+    parts: dict[str, bytes]
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes."""
+        sizes = {name: len(part) for name, part in self.parts.items()}
+        about = {"role": self.role, "scheme": self.scheme, "key_id": self.key_id, "parts": sizes}
+        content = FIRST_LINE + json.dumps(about).encode() + b"\n" + b"".join(self.parts.values())
+        return content + hashlib.sha256(content).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> KeyFile:
+        """What `to_bytes` wrote; an `InputError` with the file's name otherwise."""
+        if not data.startswith(FIRST_LINE):
+            raise InputError(name, "must be a key file of privfair", "other content", "Make one: privfair keys new DIR")
+        content, digest = data[:-_DIGEST], data[-_DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            raise InputError(name, "must be whole and unchanged", "a wrong checksum", _AGAIN)
+        line, _, rest = content[len(FIRST_LINE) :].partition(b"\n")
+        about = json.loads(line)
+        parts, start = {}, 0
+        for part, size in about["parts"].items():
+            parts[part] = rest[start : start + size]
+            start += size
+        return cls(about["role"], about["scheme"], about["key_id"], parts)
+
+
+def write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that did not exist, with this mode from its first moment; refuse to overwrite."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise InputError("key file", "must not exist yet", str(path), "Name another directory.") from None
+    except OSError as error:
+        raise InputError("key file", "must be writable", str(path), f"{error.strerror}.") from None
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def role_of(path: Path) -> KeyRole:
+    """Whether a file is a client key or a server key, by its content."""
+    name = f"key {path}"
+    return KeyFile.from_bytes(_open(path, name)[0], name).role
+
+
+def read(path: Path, role: KeyRole) -> KeyFile:
+    """The key file of this role: the path itself, or the file of that role in a directory."""
+    path = path / FILE_NAMES[role] if path.is_dir() else path
+    name = f"{role} key {path}"
+    data, mode = _open(path, name)
+    found = KeyFile.from_bytes(data, name)
+    # By the content, not the file's name: a secret is a secret under any name.
+    if found.role == "client" and mode & 0o077:
+        rule = "must be readable by its owner only (mode 0600)"
+        raise InputError(name, rule, f"{mode:04o}", f"Others may have copied it. If not: chmod 600 {path}")
+    if found.role != role:
+        remedy = f"Use {FILE_NAMES[role]}." + (
+            " The server must never hold client.key: it opens every contribution." if role == "server" else ""
+        )
+        raise InputError(name, f"must be a {role} key", f"a {found.role} key", remedy)
+    return found
+
+
+def _open(path: Path, name: str) -> tuple[bytes, int]:
+    try:
+        with path.open("rb") as file:
+            # the mode of what was opened, not of what is there a moment later
+            return file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except OSError as error:
+        remedy = "Make one: privfair keys new DIR"
+        raise InputError(name, "must be a file that can be read", error.strerror, remedy) from None
+
+
+# ---- Key pairs for encrypted aggregation: made together, kept apart.
+
+
+ENCRYPTED = ("bfv", "ckks")
+SINGLE_KEY_WARNING = (
+    "All clients share one key. The server with one client, or a client that can read traffic, opens individual "
+    "ciphertexts; with two clients each knows the other's delta; then the noise of that client alone is what remains."
+)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """The keys of all clients and those of the server."""
+
+    client: ClientKeys
+    server: ServerKeys
+    _files: tuple[KeyFile, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse two halves that were not made together."""
+        ids = [f"{keys.scheme} {keys.key_id[:8]}…" for keys in (self.client, self.server)]
+        if (self.client.scheme, self.client.key_id) != (self.server.scheme, self.server.key_id):
+            raise InputError("server key", f"must match the client key {ids[0]}", ids[1], "Use two made together.")
+
+    def save(self, directory: Path | str) -> Path:
+        """Write client.key (mode 0600), server.key and about.json into a directory; nothing is overwritten."""
+        if not self._files:
+            raise InputError("keys", "must be of an encrypted scheme to be saved", self.client.scheme)
+        directory = Path(directory)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError("directory", "must be one, or possible to make", str(directory), f"{error}.") from None
+        for name in (*FILE_NAMES.values(), "about.json"):
+            if (directory / name).exists():
+                raise InputError("key file", "must not exist yet", str(directory / name), "Name another directory.")
+        for file in self._files:
+            write_new(directory / FILE_NAMES[file.role], file.to_bytes(), 0o600 if file.role == "client" else 0o644)
+        about = {
+            "scheme": self.client.scheme,
+            "key_id": self.client.key_id,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "client.key": "secret: to every client, to nobody else, mode 0600",
+            "server.key": "public: to the server",
+            "warning": SINGLE_KEY_WARNING,
+        }
+        write_new(directory / "about.json", (json.dumps(about, indent=2) + "\n").encode(), 0o644)
+        return directory
+
+
+def new_keys(scheme: str) -> KeyPair:
+    """A fresh key pair of "bfv" or "ckks"."""
+    if scheme not in ENCRYPTED:
+        raise InputError("scheme", f"must be one of {', '.join(ENCRYPTED)}", scheme, "plain needs no keys.")
+    from privfair.secure_aggregation import tenseal as seal
+
+    if scheme == "bfv":
+        from privfair.secure_aggregation.bfv import PARAMETERS
+    else:
+        from privfair.secure_aggregation.ckks import PARAMETERS
+    context = seal.new_context(PARAMETERS)
+    public, secret = seal.context_bytes(context, secret=False), seal.context_bytes(context, secret=True)
+    key_id = _fingerprint(public)
+    parts = {"public": public, "context": secret}
+    if scheme == "ckks":
+        from privfair.secure_aggregation.ckks import SECRET_BYTES
+
+        parts["flooding"] = secrets.token_bytes(SECRET_BYTES)
+    client_file = KeyFile("client", scheme, key_id, parts)
+    server_file = KeyFile("server", scheme, key_id, {"public": public})
+    return KeyPair(_client(client_file), _server(server_file), (client_file, server_file))
+
+
+def plain_keys(*, quantise: bool) -> KeyPair:
+    """The pair that encrypts nothing: on integers, or on floats."""
+    return KeyPair(PlainClient(), PlainServer()) if quantise else KeyPair(PlainFloatClient(), PlainFloatServer())
+
+
+def load_client(path: Path | str) -> ClientKeys:
+    """The client keys in a directory or file; refused when others can read the file."""
+    return _client(read(Path(path), "client"))
+
+
+def load_server(path: Path | str) -> ServerKeys:
+    """The server keys in a directory or file."""
+    return _server(read(Path(path), "server"))
+
+
+def _client(file: KeyFile) -> ClientKeys:
+    _check(file)
+    if file.scheme == "bfv":
+        from privfair.secure_aggregation.bfv import BfvClient
+
+        return BfvClient(file.parts["context"], file.key_id)
+    from privfair.secure_aggregation.ckks import CkksClient
+
+    return CkksClient(file.parts["context"], file.key_id, file.parts["flooding"])
+
+
+def _server(file: KeyFile) -> ServerKeys:
+    _check(file)
+    if file.scheme == "bfv":
+        from privfair.secure_aggregation.bfv import BfvServer
+
+        return BfvServer(file.parts["public"], file.key_id)
+    from privfair.secure_aggregation.ckks import CkksServer
+
+    return CkksServer(file.parts["public"], file.key_id)
+
+
+def _check(file: KeyFile) -> None:
+    if file.scheme not in ENCRYPTED:
+        raise InputError("key's scheme", f"must be one of {', '.join(ENCRYPTED)}", file.scheme)
+    if _fingerprint(file.parts["public"]) != file.key_id:
+        raise InputError("key", "must match its fingerprint", "another public key", "Make new keys for everybody.")
+
+
+def _fingerprint(public: bytes) -> str:
+    return hashlib.sha256(public).hexdigest()[:32]

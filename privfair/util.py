@@ -1,0 +1,280 @@
+"""The array type that mathematics in this package speaks."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import io
+import json
+import os
+import platform
+import sys
+import tomllib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from accountant.errors import InputError
+
+FloatArray = NDArray[np.floating[Any]]  # float64 in practice; numpy's own polynomial functions promise no more
+
+
+# ---- Random streams by name: the same seed and labels give the same numbers, whoever asks and in whatever order.
+
+
+def stream(seed: int, *labels: str | int) -> np.random.Generator:
+    """The generator of this seed for this purpose, for example `stream(seed, "minibatches", round, client)`.
+
+    Streams of different labels are independent (numpy's SeedSequence with the labels as its spawn key), so clients
+    can run in any order or in parallel, and a resumed run needs no generator state.
+    """
+    key = tuple(zlib.crc32(label.encode()) if isinstance(label, str) else label for label in labels)
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+
+
+# ---- How many threads an operation may take.
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small tensors are faster without threads, which would wait for each other in every operation.
+
+    It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
+    calls, in all of them.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- Which versions of what this is running on.
+
+
+PACKAGES = (
+    "privfair", "torch", "opacus", "tenseal", "numba", "numpy", "pandas", "dp-accounting", "opendp", "sqlalchemy",
+    "flwr", "ray", "pyarrow", "psycopg",
+)  # fmt: skip
+
+
+ARITHMETIC = ("privfair", "torch", "opacus", "numba", "numpy")  # what the last bits of a holder's numbers depend on
+
+
+def installed() -> dict[str, str | None]:
+    """The versions of Python and of the packages that matter; None for one that is not installed."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+# ---- Values on the command line: TOML where it is TOML, a bare word otherwise. No heavy import behind it.
+
+
+def toml_value(text: str) -> Any:
+    """The value a text stands for: `0.5`, `true`, `[16]`, `"a b"`; anything else is itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python reads
+        return text.strip()
+
+
+def why_unreadable(error: Exception) -> str:
+    """Why a TOML file could not be read, without what is in it."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    if isinstance(error, tomllib.TOMLDecodeError):
+        return " ".join(str(error).split())
+    if isinstance(error, RecursionError):
+        return "its tables are nested too deeply"
+    return "a name or number in it, or its path, is not possible"
+
+
+# ---- Code of the user's own that a configuration names: "package.module:name".
+#
+# It may lie in the folder in which the command was started. No other code may: whoever can write a file into a folder
+# of data must not be able to run a program by naming it like a package, installed or not. So the folder is searched
+# for the module that a configuration names and for what modules found there import themselves, after everything
+# installed.
+
+
+class _OwnModules(MetaPathFinder):
+    """Finds modules in the current folder: those allowed by name, and those that a module found here asks for."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def allow(self, module: str) -> None:
+        """Find the package of this module, from now on."""
+        self._names.add(module.partition(".")[0])
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)  # last: what is installed cannot be replaced
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module in the folder, if it may come from there; None for all others and for parts of a package."""
+        if path is not None or not (fullname in self._names or self._asked_by_one(sys._getframe(1))):
+            return None
+        found = PathFinder.find_spec(fullname, [os.getcwd()])
+        if found is not None:
+            self._names.add(fullname)
+        return found
+
+    def _asked_by_one(self, frame: FrameType | None) -> bool:
+        """Whether the import statement that is being carried out stands in a module of the folder."""
+        while frame is not None and _package(frame) in _IMPORTING:
+            frame = frame.f_back
+        return frame is not None and _package(frame) in self._names
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+_IMPORTING = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
+_OWN = _OwnModules()
+
+
+def named_object(key: str, name: str, what: str) -> Any:
+    """The object that `name`, "package.module:name", stands for; `key` and `what` are for errors."""
+    module_name, _, attribute = name.partition(":")
+    _OWN.allow(module_name)
+    with user_code(key, f"must name {what} that can be imported", name):
+        return getattr(importlib.import_module(module_name), attribute)
+
+
+@contextmanager
+def user_code(name: str, rule: str, found: str | None = None, remedy: str = "") -> Iterator[None]:
+    """Turn what code of the user's own raises into an `InputError` that tells the exception, its cause.
+
+    It is what was found or, where `found` says that, the reason in the rule.
+
+    Such code may raise anything, so anything is caught, also `sys.exit()`, which would end the run without a word.
+    What it says as an `InputError` itself stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        if found is None:
+            raise InputError(name, rule, reported(error), remedy) from error
+        raise InputError(name, f"{rule} ({reported(error)})", found, remedy) from error
+
+
+def reported(error: BaseException) -> str:
+    """The kind of an exception and what it says, on one line."""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+# ---- Files that survive a crash: whole or not there (written aside, synced, then renamed), or growing at their end.
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file at once; a crash leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)  # half of it would only take room on a disk that is full
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names of new files durable."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """As `write_bytes`, for plain values."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """As `write_bytes`, for named arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_bytes(path, buffer.getvalue())
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """What `write_arrays` wrote."""
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+class GrowingFile:
+    """A file that is only appended to, for what would otherwise be rewritten as a whole again and again.
+
+    How much of it counts is written down elsewhere, as `size` and `digest`, after an append. Whatever a crash left
+    behind that size is cut off by the next append.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nothing in it counts yet; no file is touched."""
+        self.path, self.size = path, 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    @property
+    def digest(self) -> str:
+        """Of everything that counts."""
+        return self._hash.hexdigest()
+
+    def append(self, content: bytes) -> None:
+        """Add to what counts; it is on the disk when this returns."""
+        if not content:
+            return
+        new = not self.path.exists()
+        with self.path.open("wb" if new else "r+b") as file:
+            file.truncate(self.size)
+            file.seek(self.size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if new:
+            _sync_folder(self.path.parent)
+        self.size += len(content)
+        self._hash.update(content)
+
+    def read(self, size: int, digest: str) -> bytes:
+        """The first `size` bytes, which count from now on; a ValueError if they are not those of the digest."""
+        content = b""
+        if size:
+            with self.path.open("rb") as file:
+                content = file.read(size)
+        found = hashlib.blake2b(content, digest_size=16)
+        if len(content) < size or found.hexdigest() != digest:
+            raise ValueError(f"its first {size:,} bytes are not those that were written")
+        self.size, self._hash = size, found
+        return content
