@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from privfair.channels.base import respond
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.training import Trained
@@ -149,7 +150,7 @@ def penalised(kernel: str) -> Tracked:
 
 
 def alone(client: Holder, request: Any) -> Any:
-    return client.respond(request)
+    return respond(client, request)
 
 
 def stacked(client: Holder, request: Any) -> Any:
@@ -263,7 +264,7 @@ def test_clipped_gradients_are_those_of_the_record_alone(case: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
             patch.setattr(opacus_engine, "clipped_sum", noted)
             for client in (single, many):
-                client.respond(asked(at.values, penalised(kernel)))
+                respond(client, asked(at.values, penalised(kernel)))
         assert same(rows[0][0], rows[1][place])
         assert same(summed(rows[0], 0.5, 2.0**-29), summed(rows[1][[place]], 0.5, 2.0**-29))
 

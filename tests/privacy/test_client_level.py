@@ -16,6 +16,7 @@ from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Gaussian, NeighbouringMismatch, Nothing, NotPrivate, Unit
 from privfair.audit.audit import KINDS
 from privfair.audit.subject import prepare
+from privfair.channels.base import PriceList
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
@@ -36,7 +37,6 @@ from privfair.mechanisms.vector_release import UpdatePlan, VectorNoise
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import PriceList
 from privfair.privacy.statement import account, collusion
 from privfair.runs.assembly import RunSpec
 from privfair.secure_aggregation import aggregators
