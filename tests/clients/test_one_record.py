@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from privfair.channels.base import respond
+from privfair.channels.updates import UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.training import Trained
@@ -96,9 +97,18 @@ class Holder(Client):
     shown: Shown
     trained: Trained
 
-    def update(self, request: TrainRequest, at: Parameters, shift: Any, trained: Trained) -> Update:
-        self.trained = trained
-        return super().update(request, at, shift, trained)
+
+@pytest.fixture(autouse=True)
+def _training_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = UpdatesChannel.message
+
+    def message(
+        self: UpdatesChannel, request: TrainRequest, client: Holder, at: Any, shift: Any, trained: Trained, entropy: Any
+    ) -> Update:
+        client.trained = trained
+        return real(self, request, client, at, shift, trained, entropy)
+
+    monkeypatch.setattr(UpdatesChannel, "message", message)
 
 
 def records(count: int, seed: int, positions: Sequence[int] | None = None) -> Records:
@@ -250,7 +260,7 @@ def test_scores_features_and_decisions_are_those_of_the_record_alone(case: Any) 
 @given(neighbours())
 def test_clipped_gradients_are_those_of_the_record_alone(case: Any) -> None:
     """What is clipped and summed in training, of the record by itself and of its row among others."""
-    from privfair.clients import dp_sgd as opacus_engine
+    from privfair.clients import opacus_engine
 
     summed = opacus_engine.clipped_sum
     single, many, place, at = together(case)

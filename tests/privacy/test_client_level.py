@@ -155,7 +155,7 @@ def test_features_cost_a_client_what_all_of_its_records_can_move() -> None:
         entropy = SeededEntropy(np.random.default_rng(3))
         return client.open(embedder.message(scores, membership, asked, noise, entropy))
 
-    event = price((7, 5))._embeddings(EmbeddingsRequest(0, MODEL, asked, noise))[0].event
+    event = price((7, 5)).spends(EmbeddingsRequest(0, MODEL, asked, noise))[0].event
     assert isinstance(event, Gaussian)
     assert event.sensitivity == pytest.approx(math.sqrt(7**2 + 5**2) * noise.sensitivity(REPLACE))
     rng = np.random.default_rng(0)

@@ -20,6 +20,7 @@ import privfair
 from accountant.accountant import Accountant
 from accountant.spending import Spend
 from privfair.channels.base import PriceList
+from privfair.channels.counts import CountsChannel
 from privfair.clients.client import Client
 from privfair.datasets.records import ClientData, Federation
 from privfair.fairness.tracking import EmbeddingPlan
@@ -177,10 +178,10 @@ def test_a_client_that_is_left_out_is_bounded_by_the_plan(
     not be told a smaller ε than the one that bounds what could have been there with 20.
     """
 
-    def exact(self: Client, _: Any) -> Counts:
-        return Counts(*self.data.cells.read(self.data.cells.tell(self.data.membership)))
+    def exact(self: CountsChannel, request: Any, client: Client, entropy: Any) -> Counts:
+        return Counts(*client.data.cells.read(client.data.cells.tell(client.data.membership)))
 
-    monkeypatch.setattr(Client, "_counts", exact)
+    monkeypatch.setattr(CountsChannel, "respond", exact)
     data = lopsided()
     first = ClientData(data.clients[0].name, data.clients[0].train.take(np.arange(records)), data.clients[0].test)
     data = Federation(data.name, data.schema, (first, *data.clients[1:]))
