@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from accountant.accountant import Accountant, Release, epsilon
+    from accountant.accountant import Accountant, epsilon
     from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
     from accountant.budget import Budget, BudgetExceeded, RenyiFilter
     from accountant.calibration import Calibration, Channel, calibrate, calibrate_release
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from accountant.ledger.ledger import Ledger
     from accountant.ledger.outbox import Reservation, TokenAlreadyUsed
     from accountant.ledger.signing import OwnerKey
-    from accountant.spending import Spend
+    from accountant.spending import Release, Spend
 
 __all__ = [
     "Accountant",
@@ -90,7 +90,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "accountant": ("Accountant", "Release", "epsilon"),
+    "accountant": ("Accountant", "epsilon"),
     "bounds": ("BoundsDisagree", "Spent", "delta_of", "spent"),
     "budget": ("Budget", "BudgetExceeded", "RenyiFilter"),
     "calibration": ("Calibration", "Channel", "calibrate", "calibrate_release"),
@@ -104,7 +104,7 @@ _HOME = {
     "ledger.ledger": ("Ledger",),
     "ledger.outbox": ("Reservation", "TokenAlreadyUsed"),
     "ledger.signing": ("OwnerKey",),
-    "spending": ("Spend",),
+    "spending": ("Release", "Spend"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
