@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from accountant.accountant import Accountant, epsilon
     from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
-    from accountant.budget import Budget, BudgetExceeded, RenyiFilter
+    from accountant.budget import Budget, BudgetExceeded
     from accountant.calibration import Calibration, Channel, calibrate, calibrate_release
     from accountant.errors import InputError
     from accountant.events import (
@@ -70,7 +70,6 @@ __all__ = [
     "OwnerKey",
     "PoissonSampled",
     "Release",
-    "RenyiFilter",
     "Repeated",
     "Reservation",
     "Spend",
@@ -92,7 +91,7 @@ __all__ = [
 _HOME = {
     "accountant": ("Accountant", "epsilon"),
     "bounds": ("BoundsDisagree", "Spent", "delta_of", "spent"),
-    "budget": ("Budget", "BudgetExceeded", "RenyiFilter"),
+    "budget": ("Budget", "BudgetExceeded"),
     "calibration": ("Calibration", "Channel", "calibrate", "calibrate_release"),
     "errors": ("InputError", "LedgerBroken"),
     "events": (

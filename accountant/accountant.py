@@ -20,7 +20,7 @@ class Accountant:
 
     A record is in one client and, of each attribute, in one group: it pays for the releases of its client
     and its groups and for those of everybody. Clients compose in parallel, so the run's ε is the worst
-    record's. All figures take the plan as fixed beforehand; adaptive spending goes through `RenyiFilter`.
+    record's. All figures take the plan as fixed beforehand; adaptive spending goes through a `Budget`.
     """
 
     def __init__(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE, unit: Unit | str = Unit.RECORD) -> None:
