@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import combinations
 from typing import Any, Literal
 
 from accountant.accountant import Accountant
@@ -294,16 +294,16 @@ def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> 
 
 
 def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
-    """ε between datasets in which one person's sensitive attribute is another, for the dearest change; by attribute."""
+    """By attribute, ε between datasets in which one person is in another of its groups: of the costliest change."""
     if accountant.neighbouring.adjacency is not Adjacency.ADD_OR_REMOVE:
         return {}
     groups = {r.group for r in accountant.releases if r.group}
     clients = {r.client for r in accountant.releases if r.client}
     worst: dict[str, float] = {}
     for client in sorted(clients):
-        for old, new in permutations(sorted(groups), 2):
+        for old, new in combinations(sorted(groups), 2):
             attribute = attribute_of(old)
-            if attribute == attribute_of(new) and old < new:
+            if attribute == attribute_of(new):
                 found = accountant.spent_on_changing_group(client, old, new, delta).epsilon
                 worst[attribute] = max(worst.get(attribute, 0.0), found)
     return {attribute: _number(value) for attribute, value in worst.items()}
