@@ -218,8 +218,8 @@ def test_lagged_scores_release_as_often_and_agree_between_engines(tmp_path: Path
         options = {"ledger": url, "reproducible_noise": True, "engine": engine, "dtype": "float64"}
         made = build(config(privacy=PRIVATE, run=options, federation={"lagged_scores": name != "ordinary"}), toy(3))
         models[name] = run(made).simulation.replica.parameters
-        assert made.private is not None
-        rows = made.private.run_ledger.ledger.spends(run=made.credentials.run)
+        assert made.run_ledger is not None
+        rows = made.run_ledger.ledger.spends(run=made.credentials.run)
         spends[name] = sorted((s.client, s.channel, s.group, s.round or 0, s.count) for _, s in rows)
     assert spends["local"] == spends["stacked"] == spends["ordinary"]
     np.testing.assert_allclose(models["local"], models["stacked"], atol=1e-8)

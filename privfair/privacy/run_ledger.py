@@ -16,14 +16,13 @@ from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import State, remembering
 from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.ledger.storage import exists, ledger_url
-from privfair.clients.client import Client, EntropyOf
+from accountant.spending import Spend
+from privfair.clients.client import EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Cells, Notion, own_notion
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
-from privfair.privacy.ledger_gateway import LedgerGateway
-from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import PriceList, label_of, plain_name
+from privfair.privacy.pricing import label_of, plain_name
 from privfair.util import stream
 
 _INFERRED, _SHARES = "inferred", "shares"
@@ -80,7 +79,7 @@ def _parts(run: str) -> tuple[str, list[str]]:
     return left, marks
 
 
-# ---- The books of a private run: which ledger, under which name, with which rules, and the desk that keeps them.
+# ---- The ledger of a private run: which one it is, under which name, and by which rules.
 
 
 @dataclass(frozen=True)
@@ -145,17 +144,10 @@ class RunLedger:
             raise
         return RunLedger(ledger, dataset, run, fingerprint, seeded, budgeted)
 
-    def gateway(
-        self, clients: Sequence[Client], cells: Cells, schema: Schema, neighbours: Neighbouring, config: Config
-    ) -> LedgerGateway:
-        """The desk that all answers of these clients pass."""
-        labels, how, unit = cell_labels(cells, schema), neighbours.adjacency, neighbours.unit
-        prices = [
-            PriceList(self.dataset, self.run, client.name, labels, cells, how, client.cell_counts, unit)
-            for client in clients
-        ]
-        retries = None if config.privacy.epsilon is None else config.privacy.retries
-        return LedgerGateway(self.ledger, prices, run=self.run, fingerprint=self.fingerprint, retries=retries)
+    def spends(self, client: str | None = None) -> list[Spend]:
+        """What the run has released so far, or may have; with a name, what that client has."""
+        rows = [spend for _, spend in self.ledger.spends(run=self.run)]
+        return rows if client is None else [spend for spend in rows if spend.client == client]
 
 
 def entropy_of(config: Config, client: int) -> EntropyOf:
@@ -330,19 +322,3 @@ def _of_file(config: Config, path: str, key: OwnerKey) -> str:
         name: config.data.options[name] for name in ("delimiter", "quote", "encoding") if name in config.data.options
     }
     return fingerprint_csv(path, key, **given)
-
-
-# ---- What a private run has beside the training itself: its plan, its books, and the desk between them.
-
-
-@dataclass(frozen=True)
-class PrivateSide:
-    """Planner, ledger and desk of one run."""
-
-    planner: Planner
-    run_ledger: RunLedger
-    gateway: LedgerGateway
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self.run_ledger.ledger.close()
