@@ -24,7 +24,7 @@ from privfair.deployment.flower.processes import Processes, environment
 from privfair.deployment.server import run_name, server_checkpoint
 from privfair.deployment.sums import Sums
 from privfair.federated.exchange import Unfinished
-from privfair.privacy.run_ledger import beginning_of
+from privfair.run_names import beginning_of
 from privfair.runs.assembly import Simulation
 from privfair.runs.folder import RunDirectory
 from privfair.runs.loop import Planned, Report, RunOutcome, SimulatedRun, state_of
