@@ -232,7 +232,8 @@ def test_a_lagged_run_resumes_with_its_scores(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run", settings)
     short = build(config(federation={"lagged_scores": True}), toy(3))
     algorithm = replace(short.server.algorithm, rounds=4)  # type: ignore[type-var]
-    part = replace(short, config=config(federation={"rounds": 2}), server=replace(short.server, algorithm=algorithm))
+    spec = replace(short.spec, config=config(federation={"rounds": 2}))
+    part = replace(short, spec=spec, server=replace(short.server, algorithm=algorithm))
     run(part, directory)
     again = run(build(settings, toy(3)), directory)
     np.testing.assert_array_equal(again.simulation.replica.parameters, whole.simulation.replica.parameters)
