@@ -17,14 +17,11 @@ from accountant.ledger.machine_state import State, remembering
 from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.ledger.storage import exists, ledger_url
 from accountant.spending import Spend
-from privfair.clients.client import EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Cells, Notion, own_notion
-from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.pricing import label_of, plain_name
 from privfair.run_names import division_of, require_whole_noise, run_name
-from privfair.util import stream
 
 
 @dataclass(frozen=True)
@@ -93,13 +90,6 @@ class RunLedger:
         """What the run has released so far, or may have; with a name, what that client has."""
         rows = [spend for _, spend in self.ledger.spends(run=self.run)]
         return rows if client is None else [spend for spend in rows if spend.client == client]
-
-
-def entropy_of(config: Config, client: int) -> EntropyOf:
-    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
-    if not config.run.reproducible_noise:
-        return lambda channel, number: SystemEntropy()
-    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
 
 
 def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.clients.client import Client
+from privfair.clients.client import Client, EntropyOf
 from privfair.clients.dp_sgd import require_private_model
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
@@ -46,6 +46,7 @@ from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.reply_check import MOST_RECORDS, ReplyCheck
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
 from privfair.kernels.families import parse_kernel
+from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, UpdatePlan
 from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
@@ -54,7 +55,7 @@ from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
 from privfair.privacy.pricing import EMBEDDINGS, UPDATES, PriceList
 from privfair.privacy.requirements import require_decided, require_private, require_separate
-from privfair.privacy.run_ledger import RunLedger, cell_labels, entropy_of, named_run, require_no_budget
+from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.privacy.worst_case import Workload
 from privfair.run_names import beginning_of
 from privfair.secure_aggregation import (
@@ -71,7 +72,7 @@ from privfair.secure_aggregation import (
     new_keys,
     plain_keys,
 )
-from privfair.util import FloatArray
+from privfair.util import FloatArray, stream
 
 
 def build_algorithm(config: Config, schema: Schema, cells: Cells, embedding: EmbeddingPlan | None = None) -> Algorithm:
@@ -228,19 +229,26 @@ class RunSpec:
 
     def client_side(self, keys: ClientKeys | None, run: str = "") -> tuple[ClientAggregator, Embedder | None]:
         """What contributes to the sums of a run and opens them: of updates, and of features where they are tracked."""
-        updates = ClientAggregator(keys or _plain(self.fixed_point).client, self.fixed_point, run=run, channel=UPDATES)
+        code = self.fixed_point
+        updates = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=UPDATES)
         if self.embedding is None:
             return updates, None
         code = self.feature_code
-        features = ClientAggregator(keys or _plain(code).client, code, run=run, channel=EMBEDDINGS)
+        features = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=EMBEDDINGS)
         return updates, Embedder(self.embedding, features)
 
     def server_side(self, keys: ServerKeys | None) -> Adders:
         """What adds contributions: to updates, and to features where they are tracked."""
-        updates = ServerAggregator(keys or _plain(self.fixed_point).server, self.fixed_point)
+        updates = ServerAggregator(keys or self._plain(self.fixed_point).server, self.fixed_point)
         if self.embedding is None:
             return updates, None
-        return updates, ServerAggregator(keys or _plain(self.feature_code).server, self.feature_code)
+        return updates, ServerAggregator(keys or self._plain(self.feature_code).server, self.feature_code)
+
+    def _plain(self, code: FixedPoint | WholeNumbers | None) -> KeyPair:
+        """What stands for keys in the plain scheme; sums are of integers where there is a code."""
+        if self.config.scheme != "plain":
+            raise InputError("keys", f"must be given for scheme {self.config.scheme}", None)
+        return plain_keys(quantise=code is not None)
 
     def client(
         self, index: int, data: ClientData, model: FlatModel, replica: Replica, embedder: Embedder | None
@@ -348,9 +356,11 @@ class RunSpec:
         run_ledger.ledger.require_room([*counts, *rest])
 
 
-def _plain(code: FixedPoint | WholeNumbers | None) -> KeyPair:
-    """The keys of the plain scheme: none; sums are of integers where there is a code."""
-    return plain_keys(quantise=code is not None)
+def entropy_of(config: Config, client: int) -> EntropyOf:
+    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
+    if not config.run.reproducible_noise:
+        return lambda channel, number: SystemEntropy()
+    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
 
 
 def _model(config: Config, schema: Schema) -> FlatModel:
