@@ -1,4 +1,4 @@
-"""The array type that mathematics in this package speaks."""
+"""Random streams by name, threads, versions, and files that survive a crash."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from accountant.errors import InputError
+from privfair.codec import FloatArray as FloatArray
 
-FloatArray = NDArray[np.floating[Any]]  # float64 in practice; numpy's own polynomial functions promise no more
 
 
 # ---- Random streams by name: the same seed and labels give the same numbers, whoever asks and in whatever order.

@@ -10,7 +10,6 @@ import numpy as np
 
 from accountant.errors import InputError, Refused
 from privfair.config import MOST_RECORDS
-from privfair.deployment.protocol import terms_to_text
 from privfair.fairness.tracking import SealedFeatures, SharedScores
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, takes_part
 from privfair.federated.messages import (
@@ -30,7 +29,7 @@ from privfair.federated.messages import (
     Tracked,
     TrainRequest,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.runs.assembly import RunSpec
@@ -88,7 +87,7 @@ def require_acceptable(
             raise Declined("This data holder takes no part before it has reported its counts in this run.")
         same = own is None or (release_plan.records[me] == own.records and _equal(release_plan.cells[me], own.cells))
         _require(bool(same), "The terms have other counts of this data holder than it reported.")
-    if terms_to_text(_settled(release_plan, negotiator)) != terms_to_text(release_plan):
+    if PLANS.to_text(_settled(release_plan, negotiator)) != PLANS.to_text(release_plan):
         raise Declined(
             "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
             "version of privfair, or of its requirements?"

@@ -37,10 +37,9 @@ from privfair.deployment.protocol import (
     read_sums,
     refusal,
     require_kind,
-    schema_to_json,
+    schema_to_text,
     sealed,
     shared_plan,
-    terms_to_text,
     text,
 )
 from privfair.federated.codec import decode, decode_request, encode, encode_request
@@ -48,7 +47,7 @@ from privfair.federated.exchange import singles
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import Counts, CountsRequest, MeasureRequest, Reply, Request, Sealed, TrainRequest
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import PLANS, ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
@@ -236,15 +235,15 @@ class Work:
     def agree(self, message: Envelope) -> None:
         """Take the terms of the order, if they are those of the plan."""
         wanted, reported = text(message, "terms_id"), text(message, "terms")
-        known = "" if self.memory.release_plan is None else digest(terms_to_text(self.memory.release_plan))
+        known = "" if self.memory.release_plan is None else digest(PLANS.to_text(self.memory.release_plan))
         if wanted in ("", known):  # none are named for counts, which come before them
             return
         if not reported:
             raise Curable(NO_TERMS, "These terms are not known here.")
         try:
-            release_plan = ReleasePlan.from_json(json.loads(reported))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise Declined(f"The terms cannot be read ({type(error).__name__}).") from None
+            release_plan = PLANS.from_text(reported)
+        except InputError as error:
+            raise Declined(f"The terms cannot be read: {error}") from None
         require_acceptable(release_plan, self.memory.release_plan, self.parts, self.me, self._own_counts())
         if self.gateway:
             self.gateway.require_room(release_plan)
@@ -290,9 +289,10 @@ class Work:
         place = channel if number is None else f"{channel}-{number}"
         form = hashlib.blake2b(encode_request(request), digest_size=16).hexdigest()
         reported = self.gateway.gateway.released(0, request) if self.gateway else place in self.memory.answers
-        if reported and self.memory.asked.get(place, form) != form:
-            raise Declined(f"The {channel} were told before, for a request of another content.")
         stored = self.gateway.gateway.stored(0, request) if self.gateway else reported
+        known = self.memory.asked.get(place, form)
+        if reported and known != form and (known or not stored):  # unknown content: only the same answer again
+            raise Declined(f"The {channel} were told before, for a request of another content.")
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
@@ -453,7 +453,7 @@ class Holder:
                     gateway.require_room(None)
                     ledger_id = gateway.run_ledger.ledger.ledger_id
             storage.write(folder, HolderState(ledger_id=ledger_id))
-        schema = schema_to_json(self.federation.schema)
+        schema = schema_to_text(self.federation.schema)
         return sealed("here", run, client=self.name, schema=schema, sums=self._sums(message))
 
     def _require_only_run(self, run: str, *, budgeted: bool) -> None:

@@ -17,7 +17,7 @@ from accountant.errors import InputError
 from privfair.config import Config
 from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.holder_state import key_path, require_scheme
-from privfair.deployment.protocol import holders, schema_from_json, shared_plan
+from privfair.deployment.protocol import holders, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSum, Recorded, Sums
 from privfair.engines.evaluation import Row
@@ -194,7 +194,7 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     sums = Sums(folder / "sums")
     plan = json.dumps(shared_plan(config), sort_keys=True)
     remote = Remote(link, names, run=run, plan=plan, sums=sums, deadline=config.run.deadline, wait=config.run.wait)
-    schema = schema_from_json(remote.gather(config.run.min_clients or len(names)))
+    schema = schema_from_text(remote.gather(config.run.min_clients or len(names)))
     parts = RunSpec.of(config, schema, len(names))
     if parts.planner is not None:
         parts.planner.require_plannable()  # before counts: a wrong key must not cost anything

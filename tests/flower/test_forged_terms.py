@@ -24,7 +24,7 @@ from accountant.spending import Spend
 from privfair.config import Config
 from privfair.deployment.agreement import Declined, negotiator_of, require_acceptable, require_planned
 from privfair.deployment.holder import Holder
-from privfair.deployment.protocol import digest, sealed, shared_plan, terms_to_text
+from privfair.deployment.protocol import digest, sealed, shared_plan
 from privfair.federated.algorithms.mmd_fedavg import with_adder
 from privfair.federated.codec import decode, encode_request
 from privfair.federated.interfaces import ServerState
@@ -39,7 +39,7 @@ from privfair.federated.messages import (
     Task,
     TrainRequest,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByServer, Server, begin, run_round
 from privfair.secure_aggregation import ClientAggregator, ServerAggregator, plain_keys
 from tests.flower.federations import merged
@@ -109,7 +109,7 @@ class Forger:
     # ---- as a backend
 
     def agreed(self, release_plan: ReleasePlan) -> None:
-        tables = json.loads(terms_to_text(release_plan))
+        tables = json.loads(PLANS.to_text(release_plan))
         self.release_plan(tables)
         self.text = json.dumps(tables, sort_keys=True)
 
