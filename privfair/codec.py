@@ -30,7 +30,15 @@ from accountant.errors import InputError
 TREE = "about"  # the array that holds the JSON
 MOST_HEADER = 2**20  # bytes of a message that are neither array nor bytes: the names of its arrays, and its JSON
 MOST_TEXT = 2**26  # characters
-WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)  # of bytes that are none
+WRONG = (
+    KeyError,
+    IndexError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)  # of bytes that are none
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -154,7 +162,13 @@ class Codec(Generic[T]):
     """Writes and reads values of one type."""
 
     def __init__(
-        self, kind: Any, name: str, *, what: str = "message", finite: bool = True, earlier: Earlier = lambda arrays: arrays
+        self,
+        kind: Any,
+        name: str,
+        *,
+        what: str = "message",
+        finite: bool = True,
+        earlier: Earlier = lambda arrays: arrays,
     ) -> None:
         """`name`: what such a value is called, and `what`, what holds it. `finite`: NaN and infinity are refused.
 
@@ -164,9 +178,7 @@ class Codec(Generic[T]):
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        config = ConfigDict(
-            strict=True, extra="forbid", allow_inf_nan=not self._finite, ser_json_inf_nan="constants"
-        )
+        config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=not self._finite, ser_json_inf_nan="constants")
         return TypeAdapter(Optional[self._kind], config=config)  # pydantic takes no configuration for a bare dataclass
 
     @cached_property
