@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Generic, Optional, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,7 +179,7 @@ class Codec(Generic[T]):
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=not self._finite, ser_json_inf_nan="constants")
-        return TypeAdapter(Optional[self._kind], config=config)  # pydantic takes no configuration for a bare dataclass
+        return TypeAdapter(self._kind | None, config=config)  # pydantic takes no configuration for a bare dataclass
 
     @cached_property
     def _whole(self) -> SchemaValidator:
@@ -241,7 +241,7 @@ class Codec(Generic[T]):
             raise self._error(type(error).__name__, found) from None
         return arrays
 
-    def _tree(self, value: T, mode: str, beside: _Beside | None) -> Any:
+    def _tree(self, value: T, mode: Literal["json", "python"], beside: _Beside | None) -> Any:
         if value is None:
             raise InputError(self._name, "must be there", None)
         try:

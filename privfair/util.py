@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from accountant.errors import InputError
 from privfair.codec import FloatArray as FloatArray
 
-
 # ---- Random streams by name: the same seed and labels give the same numbers, whoever asks and in whatever order.
 
 

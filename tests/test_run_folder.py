@@ -19,7 +19,7 @@ from accountant.errors import InputError
 from privfair.cli.report import write_report
 from privfair.config import Config
 from privfair.federated.interfaces import Absence
-from privfair.federated.release_plan import PLANS, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_digest, weights_file
 from privfair.util import write_arrays
 from tests.end_to_end.federations import toy
@@ -117,7 +117,8 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
     assert found is not None
     about: dict[str, Any] = {name: getattr(found, name) for name in ("identity", "round", "history", "seconds")}
     about |= {"bytes_up": found.bytes_up, "bytes_down": found.bytes_down, "ledger_rows": 0, "uncounted": []}
-    about |= {"format": 3, "terms": json.loads(PLANS.to_text(found.release_plan)), "absent": [], "released": None}
+    about |= {"format": 3, "absent": [], "released": None}
+    about["terms"] = json.loads(RELEASE_PLANS.to_text(found.release_plan))
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
     parts = {"algorithm": found.algorithm, "replica": found.replica, "client": found.client_state}
     arrays |= {f"{part}/{name}": values for part, memory in parts.items() for name, values in memory.items()}

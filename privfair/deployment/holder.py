@@ -47,7 +47,7 @@ from privfair.federated.exchange import singles
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import Counts, CountsRequest, MeasureRequest, Reply, Request, Sealed, TrainRequest
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import PLANS, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
@@ -235,13 +235,13 @@ class Work:
     def agree(self, message: Envelope) -> None:
         """Take the terms of the order, if they are those of the plan."""
         wanted, reported = text(message, "terms_id"), text(message, "terms")
-        known = "" if self.memory.release_plan is None else digest(PLANS.to_text(self.memory.release_plan))
+        known = "" if self.memory.release_plan is None else digest(RELEASE_PLANS.to_text(self.memory.release_plan))
         if wanted in ("", known):  # none are named for counts, which come before them
             return
         if not reported:
             raise Curable(NO_TERMS, "These terms are not known here.")
         try:
-            release_plan = PLANS.from_text(reported)
+            release_plan = RELEASE_PLANS.from_text(reported)
         except InputError as error:
             raise Declined(f"The terms cannot be read: {error}") from None
         require_acceptable(release_plan, self.memory.release_plan, self.parts, self.me, self._own_counts())

@@ -26,8 +26,8 @@ FILE = "state.npz"
 class HolderState:
     """All of it, as of the last answer.
 
-    `asked`: the digest of the request in each place (channel and round); "" where an earlier version answered it. `answers`: what was answered there, where no
-    ledger keeps it. `counts`: those that were told, as their message.
+    `asked`: the digest of the request in each place (channel and round); "" where an earlier version wrote
+    it. `answers`: what was answered there, where no ledger keeps it. `counts`: those that were reported, as a message.
     """
 
     ledger_id: str | None = None

@@ -44,7 +44,7 @@ from privfair.federated.messages import (
     Request,
     Sealed,
 )
-from privfair.federated.release_plan import PLANS, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
 PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
@@ -208,7 +208,7 @@ class Remote:
 
     def agreed(self, release_plan: ReleasePlan) -> None:
         """From here on orders are under these terms."""
-        self._terms = PLANS.to_text(release_plan)
+        self._terms = RELEASE_PLANS.to_text(release_plan)
         self._terms_id = digest(self._terms)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:

@@ -19,7 +19,8 @@ def _earlier_sum(arrays: Arrays) -> Arrays:
     if TREE in arrays:
         return arrays
     numbers = {name: float(arrays[name][0]) for name in ("share", "step") if name in arrays}
-    return with_tree(arrays, {"round": 0, "total": "total", **numbers})
+    about: dict[str, object] = {"round": 0, "total": "total", **numbers}
+    return with_tree(arrays, about)
 
 
 def _earlier_features(arrays: Arrays) -> Arrays:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from accountant.errors import InputError
-from privfair.codec import Remembered
+from privfair.codec import FloatArray, Remembered
 from privfair.federated.messages import (
     Answered,
     Asked,

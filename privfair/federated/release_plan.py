@@ -171,4 +171,4 @@ class ReleasePlan:
         )
 
 
-PLANS = Codec[ReleasePlan](ReleasePlan, "release plan", what="release plan")
+RELEASE_PLANS = Codec[ReleasePlan](ReleasePlan, "release plan", what="release plan")

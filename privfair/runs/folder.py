@@ -183,7 +183,8 @@ def _earlier(arrays: Arrays) -> Arrays:
     for name, prefix in places.items():
         about[name] = {n.removeprefix(prefix): n for n in arrays if n.startswith(prefix)}
     released = about["released"] and [{"confusion": tables} for tables in about["released"]]
-    about = {"history": [], "absent": [], **about, "released": released, "release_plan": about.pop("terms")}
+    about |= {"release_plan": about.pop("terms"), "released": released}
+    about = {"history": [], "absent": [], **about}
     return with_tree(arrays, {"format": FORMAT, "log": about.pop("log", None), "checkpoint": about})
 
 

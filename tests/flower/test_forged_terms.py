@@ -39,7 +39,7 @@ from privfair.federated.messages import (
     Task,
     TrainRequest,
 )
-from privfair.federated.release_plan import PLANS, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByServer, Server, begin, run_round
 from privfair.secure_aggregation import ClientAggregator, ServerAggregator, plain_keys
 from tests.flower.federations import merged
@@ -109,7 +109,7 @@ class Forger:
     # ---- as a backend
 
     def agreed(self, release_plan: ReleasePlan) -> None:
-        tables = json.loads(PLANS.to_text(release_plan))
+        tables = json.loads(RELEASE_PLANS.to_text(release_plan))
         self.release_plan(tables)
         self.text = json.dumps(tables, sort_keys=True)
 
