@@ -1,10 +1,13 @@
-"""Everything that crosses the wire, as frozen values of plain numpy. Clients send nothing unasked."""
+"""Everything that crosses the wire, as frozen values of plain numpy. Clients send nothing unasked.
+
+A request's `channel` is the one name of its kind: in the ledger, in the plan and in reports (see `privfair.channels`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged
 from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
@@ -80,6 +83,7 @@ Model = Annotated[Parameters | Sealed, Tagged()]
 class CountsRequest:
     """How many records have you, in all and in each cell? `noise`: what to add before the answer leaves."""
 
+    channel: ClassVar[str] = "counts"
     noise: CountNoise | None = None
 
 
@@ -106,6 +110,7 @@ class ScoreRelease:
 class ScoresRequest:
     """Share so many scores of each cell under this model."""
 
+    channel: ClassVar[str] = "predictions"
     round: int
     model: Model
     quotas: IntVector
@@ -126,6 +131,7 @@ class EmbeddingsRequest:
     `release`: the noise on each; None: none.
     """
 
+    channel: ClassVar[str] = "embeddings"
     round: int
     model: Model
     cells: IntVector
@@ -171,6 +177,7 @@ class PrivateWork:
 class TrainRequest:
     """Train on your records from this model, and contribute `weight` times what changed."""
 
+    channel: ClassVar[str] = "updates"
     round: int
     model: Model
     objective: Objective
@@ -196,6 +203,7 @@ class MeasureRequest:
     `at_snapshot`: not under the model itself but under the mean snapshot of its last round.
     """
 
+    channel: ClassVar[str] = "measures"
     model: Model
     quantities: tuple[str, ...]
     at_snapshot: bool = False
@@ -212,6 +220,7 @@ class Measures:
 class EvaluateRequest:
     """Count your test records by group, label and decision under this model, and add this noise."""
 
+    channel: ClassVar[str] = "evaluation"
     model: Model
     noise: CountNoise
 
