@@ -30,15 +30,10 @@ from accountant.errors import InputError
 TREE = "about"  # the array that holds the JSON
 MOST_HEADER = 2**20  # bytes of a message that are neither array nor bytes: the names of its arrays, and its JSON
 MOST_TEXT = 2**26  # characters
-WRONG = (
-    KeyError,
-    IndexError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)  # of bytes that are none
+# what bytes of no known form raise
+WRONG = (KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]
@@ -186,6 +181,13 @@ class Codec(Generic[T]):
         """As the adapter's validator, but no field may be left out."""
         return SchemaValidator(_all_required(self._adapter.core_schema))
 
+    def also(self, kind: type) -> None:
+        """Write and read a further kind of a tagged union."""
+        union, _ = get_args(self._kind)
+        self._kind = Annotated[union | kind, Tagged()]
+        for made in ("_adapter", "_whole"):
+            self.__dict__.pop(made, None)
+
     def to_text(self, value: T, *, sort_keys: bool = True) -> str:
         """JSON, always the same for the same value."""
         return json.dumps(self._tree(value, "json", None), sort_keys=sort_keys)
@@ -268,7 +270,7 @@ class Codec(Generic[T]):
 
 def with_tree(arrays: Mapping[str, NDArray[Any]], tree: object) -> Arrays:
     """These arrays, and a tree that names them."""
-    return {**arrays, TREE: np.frombuffer(json.dumps(tree, separators=(",", ":")).encode(), dtype=np.uint8)}
+    return {**arrays, TREE: np.frombuffer(_compact(tree).encode(), dtype=np.uint8)}
 
 
 def _all_required(schema: Any) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from safetensors.numpy import save
 
 from accountant.errors import InputError
-from privfair.codec import MOST_HEADER, Codec, FloatArray
+from privfair.codec import MOST_HEADER, Codec, FloatArray, IntVector, Tagged
 from privfair.deployment import holder_state
 from privfair.deployment.holder_state import HolderState
 from privfair.deployment.sums import FeatureSum, Sums
@@ -37,6 +37,7 @@ from privfair.federated.messages import (
     LocalWork,
     MeasureRequest,
     Measures,
+    Model,
     OwnPenalty,
     Parameters,
     PrivateWork,
@@ -246,6 +247,32 @@ def test_more_cells_than_digits_would_sort() -> None:
     again = decode(encode(reply))
     assert isinstance(again, Scores)
     np.testing.assert_array_equal(np.concatenate(again.cells), np.arange(1200.0))
+
+
+@dataclass(frozen=True, eq=False)
+class HowOld:
+    """A request of a channel that is not built in."""
+
+    round: int
+    model: Model
+
+
+@dataclass(frozen=True, eq=False)
+class Ages:
+    """Its reply."""
+
+    ages: IntVector
+
+
+def test_the_messages_of_a_further_channel_are_carried() -> None:
+    requests, replies = (Codec[Any](Annotated[kinds, Tagged()], "message") for kinds in (Asked, Reply))
+    with pytest.raises(InputError, match="must be of a known kind"):
+        replies.encode(Ages(np.arange(3)))
+    requests.also(HowOld)
+    replies.also(Ages)
+    require_same(requests.decode(requests.encode(HowOld(3, MODEL))), HowOld(3, MODEL))
+    require_same(replies.decode(replies.encode(Ages(np.arange(3)))), Ages(np.arange(3)))
+    require_same(replies.decode(encode(Counts(3, np.arange(2)))), Counts(3, np.arange(2)))
 
 
 def test_what_the_requests_of_a_bundle_share_is_sent_once() -> None:

@@ -90,29 +90,17 @@ def require_kind(envelope: Mapping[str, Value], *kinds: str) -> str:
     return kind
 
 
+_sums = Codec[Sealed](Sealed, "sum")
+
+
 def pack_sums(sums: Sequence[Sealed]) -> dict[str, Value]:
-    """Sums as fields of a message."""
-    return {
-        "sums": [s.total for s in sums],
-        "sum_rounds": [s.round for s in sums],
-        "sum_shares": [float(s.share) for s in sums],
-        "sum_steps": [float(s.step) for s in sums],
-    }
+    """Sums as a field of a message."""
+    return {"sums": [_sums.encode(one) for one in sums]}
 
 
 def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
     """What `pack_sums` packed."""
-    totals = byte_parts(envelope, "sums")
-    columns = [envelope.get(name) for name in ("sum_rounds", "sum_shares", "sum_steps")]
-    lists = [column for column in columns if isinstance(column, list) and len(column) == len(totals)]
-    if len(lists) < len(columns):
-        raise InputError("message's sums", "must be whole", "lists of other lengths")
-    found = []
-    for total, number_, share, step in zip(totals, *lists, strict=True):
-        if not isinstance(number_, int) or not isinstance(share, float) or not isinstance(step, float):
-            raise InputError("message's sums", "must have numbers and shares", "others")
-        found.append(Sealed(number_, total, share, step))
-    return found
+    return [_sums.decode(part) for part in byte_parts(envelope, "sums")]
 
 
 # ---- The plan that server and data holders must share, as each has it in its own configuration.

@@ -28,3 +28,9 @@ _replies = Codec[Reply](Annotated[Reply, Tagged()], "reply", earlier=_stored)
 
 encode_request, decode_request = _requests.encode, _requests.decode
 encode, decode = _replies.encode, _replies.decode
+
+
+def carry(request: type, reply: type) -> None:
+    """Make the messages of a further channel known; the request travels by itself, not in a `Bundle`."""
+    _requests.also(request)
+    _replies.also(reply)

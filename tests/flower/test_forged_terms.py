@@ -124,7 +124,7 @@ class Forger:
         release_plan = (
             {"terms_id": "", "terms": ""} if counting else {"terms_id": digest(self.text), "terms": self.text}
         )
-        none: dict[str, Any] = {"sums": [], "sum_rounds": [], "sum_shares": [], "sum_steps": []}
+        none: dict[str, Any] = {"sums": []}
         answer = self.holder.handle(sealed("order", RUN, request=[encode_request(request)], **release_plan, **none))
         if answer["kind"] == "refused":
             self.refusals.append(str(answer["reason"]))
@@ -159,7 +159,7 @@ class Forger:
         state: ServerState = begin(server)
         for _ in range(self.config.federation.rounds):
             state = run_round(state, server)
-        self.holder.handle(sealed("end", RUN, sums=[], sum_rounds=[], sum_shares=[], sum_steps=[], model=[]))
+        self.holder.handle(sealed("end", RUN, sums=[], model=[]))
         path = self.folder / "node" / RUN / "privacy.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
