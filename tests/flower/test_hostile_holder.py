@@ -133,10 +133,10 @@ def test_counts_that_are_just_possible_end_nobodys_run(tmp_path: Path, claimed: 
 @pytest.mark.parametrize("sections", [QUANTISED, ENCRYPTED], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("name", TRAINING)
 def test_updates_that_cannot_be_are_left_out(tmp_path: Path, name: str, sections: dict[str, Any]) -> None:
-    found = deployment(tmp_path, sections, SHORT, meddle=from_the_start("training", TRAINING[name]))
+    found = deployment(tmp_path, sections, SHORT, meddle=from_the_start("updates", TRAINING[name]))
     checkpoint = found.serve()
     assert clean(checkpoint)
-    assert [a.round for a in checkpoint.absent if a.asked == "training"] == [0, 1]
+    assert [a.round for a in checkpoint.absent if a.asked == "updates"] == [0, 1]
     for name_, values in model(found, 0).items():
         np.testing.assert_array_equal(model(found, 2)[name_], values)
         assert np.isfinite(values).all()
@@ -149,7 +149,7 @@ def test_encrypted_updates_under_another_name_or_round_are_left_out(tmp_path: Pa
     for number, change in enumerate((header(contributors=(Contributor(0, b"n" * 16),)), header(round=9))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        checkpoint = deployment(folder, ENCRYPTED, SHORT, meddle=from_the_start("training", change)).serve()
+        checkpoint = deployment(folder, ENCRYPTED, SHORT, meddle=from_the_start("updates", change)).serve()
         assert clean(checkpoint)
         assert "must be of client 1 and round" in checkpoint.absent[0].reason
 
@@ -252,8 +252,8 @@ def mutated(record: dict[str, Any], random: Random) -> None:
 
 CASES = {
     "counts": ({}, QUANTISED),
-    "scores": ({"privacy": PRIVATE}, QUANTISED),
-    "training": ({}, ENCRYPTED),
+    "predictions": ({"privacy": PRIVATE}, QUANTISED),
+    "updates": ({}, ENCRYPTED),
     "measures": ({"federation": {"method": "fedfb", "rounds": 2}}, QUANTISED),
 }
 
