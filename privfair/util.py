@@ -1,4 +1,4 @@
-"""The array type that mathematics in this package speaks."""
+"""Random streams by name, threads, versions, and files that survive a crash."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-
-FloatArray = NDArray[np.floating[Any]]  # float64 in practice; numpy's own polynomial functions promise no more
-
+from privfair.codec import FloatArray as FloatArray
 
 # ---- Random streams by name: the same seed and labels give the same numbers, whoever asks and in whatever order.
 

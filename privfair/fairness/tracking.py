@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.codec import FloatArray, Payload
 from privfair.fairness.notions import Cells, Counts
 from privfair.kernels.base import Kernel
 from privfair.kernels.families import parse_kernel
@@ -19,7 +20,6 @@ from privfair.kernels.features import FeatureWitness, UnitFeatures, unit_feature
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, VectorNoise
-from privfair.util import FloatArray
 
 LARGEST_POOL = 10**9  # numpy draws without replacement from fewer than these
 
@@ -370,7 +370,7 @@ class SealedFeatures:
 
     kernel: str
     strength: float  # λ
-    total: bytes  # empty: nobody told anything
+    total: Payload  # empty: nobody told anything
     shares: FloatArray
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
