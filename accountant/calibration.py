@@ -1,4 +1,8 @@
-"""The least noise for one release, from its exact δ: nothing is composed, so nothing is lost."""
+"""The least noise that meets a target (ε, δ): of one release, or of a planned run with several channels.
+
+Every answer is on the private side: the noise returned has been checked, and its ε is at most the target and within 1%
+of it. For one release it comes from the exact δ: nothing is composed, so nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,8 @@ from accountant.worst_case import costliest
 
 MARGIN = 1e-10  # divergences are computed to about 1e-13 of themselves
 TIGHTEST, LOOSEST = 1e-12, 1e12  # noise multipliers searched
+CLOSE = 0.995  # the search stops when epsilon is at least this much of the target
+SCALES = (1e-9, 1e15)
 
 
 def calibrate_release(event: Event, epsilon: float, delta: float = 1e-5) -> Event:
@@ -109,16 +115,6 @@ def _smallest(enough: Callable[[float], bool]) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-# ---- The least noise that meets a target (ε, δ): of one release, or of a planned run with several channels.
-#
-# Every answer is on the private side: the noise returned has been checked, and its ε is at most the target
-# and within 1% of it.
-
-
-CLOSE = 0.995  # the search stops when epsilon is at least this much of the target
-SCALES = (1e-9, 1e15)
 
 
 @dataclass(frozen=True)

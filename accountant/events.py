@@ -1,4 +1,8 @@
-"""What counts as a neighbouring dataset: the adjacency and the unit it speaks of."""
+"""What was released: frozen, hashable events whose meaning never changes, with JSON in and out.
+
+An event is noise on a query (`Mechanism`), such noise on a sample, several events together, nothing at all, or
+something without noise. Each names the neighbouring datasets that its sensitivity is for: an adjacency and a unit.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,10 @@ from functools import lru_cache, singledispatch
 from typing import Any, ClassVar
 
 from accountant.errors import InputError, require_finite, require_positive
+
+JSON_VERSION = 1
+MOST_REPEATS = 2**53  # whole numbers up to here are exact as floats
+KINDS: dict[str, type[Event]] = {}
 
 
 class Adjacency(StrEnum):
@@ -84,13 +92,6 @@ def common_neighbouring(found: Iterable[Neighbouring | None]) -> Neighbouring | 
             )
         common = neighbouring
     return common
-
-
-# ---- Single releases: noise on a query, nothing at all, or something without noise. Frozen, with JSON in and out.
-
-
-JSON_VERSION = 1
-KINDS: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -265,32 +266,6 @@ def event_from_body(data: Mapping[str, Any]) -> Event:
 def set_field(event: Event, name: str, value: object) -> None:
     """Set a field while the event is being constructed."""
     object.__setattr__(event, name, value)  # frozen to everybody but its own constructor
-
-
-# ---- What was released: frozen, hashable events whose meaning never changes, with JSON in and out.
-
-
-__all__ = [
-    "JSON_VERSION",
-    "Composed",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "Event",
-    "FixedSizeSampled",
-    "Gaussian",
-    "Laplace",
-    "Mechanism",
-    "NotPrivate",
-    "Nothing",
-    "OnGrid",
-    "PoissonSampled",
-    "Repeated",
-    "canonical_json",
-    "count_parts",
-]
-
-
-MOST_REPEATS = 2**53  # whole numbers up to here are exact as floats
 
 
 @dataclass(frozen=True)
@@ -501,9 +476,6 @@ def _require_count(name: str, value: int, remedy: str = "") -> int:
     if not number.is_integer() or number < 1:
         raise InputError(name, "must be a whole number of at least 1", value, remedy)
     return int(value)
-
-
-# ---- What an add-or-remove release costs between datasets in which one record was exchanged for another.
 
 
 @singledispatch

@@ -1,9 +1,13 @@
-"""What must be said below the figures of an audit, on the terminal and on the page."""
+"""The page of an audit: which data have which budget, who has spent what, and whether the ledger is intact.
+
+The terminal shows the same remarks below the same figures.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.events import Adjacency, Neighbouring, Unit
@@ -11,11 +15,6 @@ from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural, 
 from privfair.privacy.run_ledger import has_inferred_schema, has_noise_in_shares
 from privfair.reports.figures import Figure, burn_down_figure, shown_guesses
 from privfair.reports.pages import render_page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from accountant.audit import DatasetAudit, Line
 
 _RDP_FOR_PLD = (
     "PLD takes long, and was computed for some of these lines only. In the others ε (PLD) is RDP's bound: larger, and "
@@ -30,7 +29,7 @@ _SEVERAL_RUNS = (
     "chosen after a look at earlier ones, what a budget counts does (a Rényi filter of fixed order)."
 )
 _IN_SHARES = (
-    "In runs with “shares” in their name every client added a part of the noise, and these books have that of the sum: "
+    "In runs with “shares” in their name every client added a part of the noise, and this ledger has that of the sum: "
     "their ε holds as long as the server and a client do not pool what they see. If they do, the larger ε in the run's "
     "statement (privacy.json, collusion) holds."
 )
@@ -43,6 +42,17 @@ _FILTER = (
     "By the budget’s Rényi filter ε = {spent} of {size} is spent at δ = {delta} (privfair budget show). At one δ that "
     "is never below ε by RDP, for it also holds where runs were chosen after a look at earlier ones."
 )
+
+KINDS = {
+    "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),
+    "by_group": ("group", "By group: ε of a record of that group"),
+    "by_channel": ("what was sent", "By kind of message, each alone; they do not simply add up"),
+    "by_run": ("run", "By run, each alone; they do not simply add up"),
+    "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
+}
+WHOLE = {
+    "by_client": ("data holder", "By data holder: ε of all of its records together")
+}  # whole clients are protected
 
 
 def remarks(dataset: DatasetAudit) -> list[str]:
@@ -83,21 +93,6 @@ def line_name(line: Line) -> str:
     return name if line.delta is None else f"{name} (at its own δ = {line.delta:g})"
 
 
-# ---- The report of an audit: which data have which budget, who has spent what, and whether the books are intact.
-
-
-KINDS = {
-    "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),
-    "by_group": ("group", "By group: ε of a record of that group"),
-    "by_channel": ("what was sent", "By kind of message, each alone; they do not simply add up"),
-    "by_run": ("run", "By run, each alone; they do not simply add up"),
-    "changing": ("attribute", "To hide a person's group: ε between datasets in which one person is in another group"),
-}
-WHOLE = {
-    "by_client": ("data holder", "By data holder: ε of all of its records together")
-}  # whole clients are protected
-
-
 @dataclass(frozen=True)
 class Dataset:
     """One dataset of the ledger, for the page."""
@@ -134,7 +129,7 @@ def audit_page(report: AuditReport) -> str:
 def _summary(report: AuditReport) -> list[str]:
     found = [
         f"The ledger has {plural(report.rows, 'row')} about {plural(len(report.datasets), 'dataset')}. "
-        + ("Its chain is intact." if report.verified else "Its chain is broken: the books were changed.")
+        + ("Its chain is intact." if report.verified else "Its chain is broken: the ledger was changed.")
     ]
     found += [
         f"The head noted as {noted.hash[:12]}… is in row {count(noted.row)}."
@@ -207,8 +202,8 @@ def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
 def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     """What there is to say of a dataset, and in which look.
 
-    What somebody can guess is told from the budget: it holds whatever was chosen after seeing earlier releases. ε by
-    RDP or PLD over several runs holds only where all of them were planned beforehand, which the books cannot know.
+    What somebody can guess is derived from the budget: it holds whatever was chosen after seeing earlier releases. ε by
+    RDP or PLD over several runs holds only where all of them were planned beforehand, which the ledger cannot know.
     """
     budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
     if dataset.state.simulation:
@@ -223,7 +218,7 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (
-        f"{kept} While it is, somebody who sees everything that these books say was released, and guesses whether a "
+        f"{kept} While it is, somebody who sees everything that this ledger says was released, and guesses whether a "
         "certain record is among the data, holding both for equally likely, is right in at most "
         f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
     ), "good"
