@@ -17,6 +17,7 @@ from accountant.errors import InputError, NotThere
 from privfair.cli.console import Console, escape, full_disk_behind
 from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.cli.statements import Statement, compared, read_statements
+from privfair.reports.audit_remarks import largest_first, line_name, remarks, time_window
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, BudgetChange, DatasetAudit, Line, NotedHead
@@ -210,8 +211,6 @@ def _where(noted: NotedHead, rows: int) -> str:
 
 
 def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
-    from privfair.reports.audit_page import remarks
-
     console.print(f"\n{_title(dataset)}", soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("spent by", style="dim", no_wrap=True)
@@ -243,8 +242,6 @@ def _protected(dataset: DatasetAudit) -> str:
 
 
 def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:
-    from privfair.reports.audit_page import largest_first, line_name
-
     if not lines or (len(lines) == 1 and not lines[0].name):
         return
     table.add_section()
@@ -304,8 +301,6 @@ def report_json(
 
 
 def _dataset(dataset: DatasetAudit) -> dict[str, Any]:
-    from privfair.reports.audit_page import remarks
-
     state = dataset.state
     return {
         "simulation": state.simulation,
@@ -377,8 +372,6 @@ def write_burn_down(report: AuditReport, path: Path) -> None:
     import matplotlib.dates
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from privfair.reports.figures import time_window
 
     claimed = [dataset for dataset in report.datasets if dataset.burn_down]
     if not claimed:

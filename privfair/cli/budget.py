@@ -13,6 +13,7 @@ from rich.table import Table
 from accountant.errors import InputError
 from privfair.cli.console import Console, escape
 from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
+from privfair.run_names import require_whole_noise
 
 if TYPE_CHECKING:
     from accountant.budget import Budget
@@ -58,7 +59,6 @@ def set_budget(
     from accountant.budget import Budget
     from accountant.events import as_adjacency, as_unit
     from accountant.spending import require_name, require_text
-    from privfair.privacy.run_ledger import require_whole_noise
 
     owner = load_key(key)
     # Before a new ledger is made for a budget that cannot be.
