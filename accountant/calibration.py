@@ -28,6 +28,7 @@ from accountant.events import (
     OnGrid,
     PoissonSampled,
     Repeated,
+    map_parts,
 )
 from accountant.pld_profiles import grid_pairs
 from accountant.worst_case import costliest
@@ -259,37 +260,19 @@ def search_factor(epsilon_of: Callable[[float], float], target: float, delta: fl
     return enough
 
 
-@singledispatch
 def scale_noise(event: Event, factor: float) -> Event:
     """The event with its noise multiplied by the factor."""
-    raise InputError("event", "must have noise to scale", (event, factor))
 
+    def scaled(part: Event) -> Event:
+        if isinstance(part, Mechanism):
+            return replace(part, noise_scale=part.noise_scale * factor)
+        if isinstance(part, PoissonSampled | FixedSizeSampled):
+            return replace(part, event=replace(part.event, noise_scale=part.event.noise_scale * factor))
+        if isinstance(part, Nothing | NotPrivate):
+            return part
+        raise InputError("event", "must have noise to scale", (part, factor))
 
-@scale_noise.register
-def _scale_mechanism(event: Mechanism, factor: float) -> Mechanism:
-    return replace(event, noise_scale=event.noise_scale * factor)
-
-
-@scale_noise.register(PoissonSampled)
-@scale_noise.register(FixedSizeSampled)
-def _scale_sampled(event: PoissonSampled | FixedSizeSampled, factor: float) -> Event:
-    return replace(event, event=_scale_mechanism(event.event, factor))
-
-
-@scale_noise.register
-def _scale_composed(event: Composed, factor: float) -> Event:
-    return Composed(tuple(scale_noise(part, factor) for part in event.events))
-
-
-@scale_noise.register
-def _scale_repeated(event: Repeated, factor: float) -> Event:
-    return Repeated(scale_noise(event.event, factor), event.count)
-
-
-@scale_noise.register(Nothing)
-@scale_noise.register(NotPrivate)
-def _unscaled(event: Event, factor: float) -> Event:
-    return event
+    return map_parts(event, scaled)
 
 
 def noise_scale(event: Event) -> float:

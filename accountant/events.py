@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import lru_cache, singledispatch
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from accountant.errors import InputError, require_finite, require_positive
@@ -478,52 +478,43 @@ def _require_count(name: str, value: int, remedy: str = "") -> int:
     return int(value)
 
 
-@singledispatch
+def map_parts(event: Event, change: Callable[[Event], Event]) -> Event:
+    """The same event with every indivisible release in it changed."""
+    if isinstance(event, Composed):
+        return Composed(tuple(map_parts(part, change) for part in event.events))
+    if isinstance(event, Repeated):
+        return Repeated(map_parts(event.event, change), event.count)
+    return change(event)
+
+
 def as_replaced(event: Event) -> Event:
     """The same release under replace-one.
 
     A replacement is a removal followed by an addition, so it moves the query by at most twice the
     add-or-remove sensitivity; and a record's presence moves it by that sensitivity itself.
     """
-    raise InputError("event", "must be an add-or-remove release", event)
+    return map_parts(event, _replaced)
+
+
+def _replaced(part: Event) -> Event:
+    if isinstance(part, Nothing | NotPrivate):
+        return part
+    if isinstance(part, Mechanism):
+        if part.adjacency is Adjacency.REPLACE_ONE:
+            return part
+        return replace(part, sensitivity=2 * part.sensitivity, adjacency=Adjacency.REPLACE_ONE)
+    if isinstance(part, PoissonSampled):
+        inner = part.event
+        if inner.adjacency is Adjacency.REPLACE_ONE:
+            return part
+        doubled = replace(inner, sensitivity=2 * inner.sensitivity, adjacency=Adjacency.REPLACE_ONE)
+        return PoissonSampled(part.rate, doubled, float(inner.sensitivity))
+    raise InputError("event", "must be an add-or-remove release", part)
 
 
 def all_replaced(counts: Mapping[Event, int]) -> Counter[Event]:
-    """The same for counted releases."""
+    """Counted releases under replace-one."""
     total: Counter[Event] = Counter()
     for event, count in counts.items():
         total[as_replaced(event)] += count
     return total
-
-
-@as_replaced.register
-def _mechanism(event: Mechanism) -> Event:
-    if event.adjacency is Adjacency.REPLACE_ONE:
-        return event
-    return replace(event, sensitivity=2 * event.sensitivity, adjacency=Adjacency.REPLACE_ONE)
-
-
-@as_replaced.register
-def _poisson_sampled(event: PoissonSampled) -> Event:
-    if event.event.adjacency is Adjacency.REPLACE_ONE:
-        return event
-    doubled = as_replaced(event.event)
-    if not isinstance(doubled, Mechanism):
-        raise InputError("event", "must be a sampled mechanism", event)
-    return PoissonSampled(event.rate, doubled, float(event.event.sensitivity))
-
-
-@as_replaced.register
-def _composed(event: Composed) -> Event:
-    return Composed(tuple(as_replaced(part) for part in event.events))
-
-
-@as_replaced.register
-def _repeated(event: Repeated) -> Event:
-    return Repeated(as_replaced(event.event), event.count)
-
-
-@as_replaced.register(Nothing)
-@as_replaced.register(NotPrivate)
-def _same(event: Event) -> Event:
-    return event
