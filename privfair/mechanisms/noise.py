@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from accountant.errors import InputError, require_finite
-from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
