@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from accountant.errors import InputError
 
 if TYPE_CHECKING:
-    from privfair.datasets.encoder import Encoder
+    from privfair.datasets.columns import Encoder
 
 
 @dataclass(frozen=True, eq=False)

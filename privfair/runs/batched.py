@@ -18,7 +18,6 @@ from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
 from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
-from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
 from privfair.privacy.ledger_gateway import settle
@@ -204,5 +203,5 @@ def fitting(settings: Sequence[Simulation], room: int) -> int:
 
 def planned_numbers(simulation: Simulation) -> int:
     """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
-    records = sum(len(data_of(c).y) for c in clients_of(simulation))
+    records = sum(len(c.data.y) for c in clients_of(simulation))
     return records * (simulation.config.federation.local_epochs + 16) + 64 * simulation.model.flat.numel()

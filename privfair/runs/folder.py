@@ -24,7 +24,7 @@ from safetensors.torch import save
 from accountant.errors import InputError, Refused
 from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.config import Config
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Encoder
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.interfaces import Absence

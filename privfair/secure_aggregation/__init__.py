@@ -1,4 +1,4 @@
-"""Encrypted aggregation of model deltas: the server adds what it cannot read.
+"""Secure aggregation of model updates: the server adds what it cannot read.
 
 keys = new_keys("bfv")
 code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
@@ -11,7 +11,6 @@ from privfair.secure_aggregation.aggregators import (
     ClientAggregator,
     ServerAggregator,
     SumOfChunks,
-    add_streams,
     aggregators,
 )
 from privfair.secure_aggregation.base import ClientKeys, ServerKeys
@@ -28,8 +27,6 @@ from privfair.secure_aggregation.ciphertext import (
     WrongKey,
     WrongLength,
     WrongScheme,
-    frame,
-    read_frame,
     require_resumable,
 )
 from privfair.secure_aggregation.encoding import MODULI, FixedPoint, WholeNumbers
@@ -58,13 +55,10 @@ __all__ = [
     "WrongKey",
     "WrongLength",
     "WrongScheme",
-    "add_streams",
     "aggregators",
-    "frame",
     "load_client",
     "load_server",
     "new_keys",
     "plain_keys",
-    "read_frame",
     "require_resumable",
 ]

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes that claim to be encrypted numbers."""
+"""Encrypted vectors on the wire: their format, the tags that prove who is in a sum, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import BinaryIO
@@ -55,7 +55,7 @@ class TooNoisy(BadCiphertext):
     """The noise has reached the numbers: decryption would give wrong values, so it gives none."""
 
 
-# Who is in a sum: tags that only key holders can make, in slots of every ciphertext, checked before a sum is opened.
+# ---- Tags: who is in a sum. Only key holders can make them; they are checked before a sum is opened.
 #
 # The server has the public key: it can encrypt anything, and write any header. So every chunk of a contribution
 # carries, behind its data v, tags of a linearly homomorphic MAC (Agrawal & Boneh, ACNS 2009) under a key that only
@@ -200,7 +200,7 @@ def _inner(keys: Integers, data: Integers, prime: int) -> list[int]:
     return [int(total) for total in products.sum(axis=1) % prime]
 
 
-# Encrypted vectors on the wire: a header, then the contributions that it names, then chunks, each with its checksum.
+# ---- The format: a header, then the contributions that it names, then chunks, each with its checksum.
 #
 # Version 2 names no contributions: the plain scheme, which has nothing to protect. Version 3 does.
 
@@ -290,31 +290,21 @@ class Ciphertext:
 
     def to_bytes(self) -> bytes:
         """One message; `from_bytes` notices when any of it is missing or changed by accident."""
-        return b"".join(frame(self.header, self.chunks))
+        head = self.header.to_bytes()
+        pieces = [head]
+        for index, chunk in enumerate(self.chunks):
+            pieces += [struct.pack("<I", len(chunk)), _digest(head, index, chunk), chunk]
+        return b"".join(pieces)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "ciphertext") -> Ciphertext:
         """What `to_bytes` wrote; `Damaged`, with the given name in it, otherwise."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise Damaged(name, "must be bytes", type(data).__name__, _AGAIN)
-        header, chunks = read_frame(io.BytesIO(data), name)
-        return cls(header, tuple(chunks))
-
-
-def frame(header: Header, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces of a message, one chunk at a time."""
-    head = header.to_bytes()
-    yield head
-    for index, chunk in enumerate(chunks):
-        yield struct.pack("<I", len(chunk)) + _digest(head, index, chunk)
-        yield chunk
-
-
-def read_frame(stream: BinaryIO, name: str = "ciphertext") -> tuple[Header, Iterator[bytes]]:
-    """The header of a message and its chunks, each read and checked when asked for; the end is checked too."""
-    head = _read_head(stream)
-    header = _parse(head, name)
-    return header, _read_chunks(stream, head, header.chunks, name)
+        stream = io.BytesIO(data)
+        head = _read_head(stream)
+        header = _parse(head, name)
+        return cls(header, tuple(_read_chunks(stream, head, header.chunks, name)))
 
 
 def _read_head(stream: BinaryIO) -> bytes:

@@ -23,10 +23,8 @@ from privfair.secure_aggregation import (
     load_client,
 )
 from privfair.secure_aggregation import tenseal as seal
-from privfair.secure_aggregation.bfv import PARAMETERS as BFV
 from privfair.secure_aggregation.ciphertext import Contributor, Tagging, TagKey, _inner, require_resumable
-from privfair.secure_aggregation.ckks import PARAMETERS as CKKS
-from privfair.secure_aggregation.ckks import UNIT
+from privfair.secure_aggregation.tenseal import BFV, CKKS, UNIT
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SIZE = 5000  # two chunks

@@ -121,11 +121,8 @@ def attempt(work: Callable[..., T], *about: Any) -> T | Failed:
         return Failed(error)
 
 
-# ---- Counting the bytes of messages, quickly: what the requests of an exchange share is looked through once.
-
-
 class QuickMetered(Metered):
-    """As `Metered`, with the same figures."""
+    """As `Metered`, with the same figures; what the requests of an exchange share is counted once and remembered."""
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         """Ask, and count."""
