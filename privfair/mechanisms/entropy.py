@@ -112,7 +112,7 @@ class SystemEntropy(Entropy):
                 return order.astype(np.int64)
 
     def _normal(self, size: int) -> FloatArray:
-        from privfair.mechanisms.normals import system_normals  # compiled: it takes a second to import
+        from privfair.mechanisms.system_normals import system_normals  # compiled: it takes a second to import
 
         return system_normals(size)
 

@@ -19,7 +19,7 @@ from privfair.clients.opacus_engine import NoisyMean
 from privfair.federated.messages import LocalWork, OwnPenalty, PrivateWork, Task
 from privfair.models import FlatModel
 from privfair.per_record import grid_of
-from tests.clients.simulation import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
+from tests.clients.setting import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
 
 
 def clipped_sum(data, flat: FlatModel, objective, bound: float) -> np.ndarray:
