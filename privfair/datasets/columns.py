@@ -1,7 +1,7 @@
 """Columns: how a value of a file becomes numbers that a model can use.
 
 Ranges and categories are declared, never taken from the records here, so that no record has a say in how another one
-is encoded. A value that cannot be used is replaced, never refused: an error would tell about the record.
+is encoded. A value that cannot be used is replaced, never refused: an error would reveal something about the record.
 """
 
 from __future__ import annotations

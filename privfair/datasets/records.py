@@ -98,7 +98,7 @@ class Schema:
     """What the numbers in `Records` mean.
 
     It is declared before any data are read. `inferred` says that it was taken from the data instead: right for a
-    simulation, but then no privacy statement covers what the schema itself tells about the records. `positive` is the
+    simulation, but then no privacy statement covers what the schema itself reveals about the records. `positive` is the
     value that label 1 stands for, where the owner chose it.
     """
 
@@ -211,7 +211,7 @@ class Federation:
             for client in self.clients
         ]
         schema = {**asdict(self.schema), "label_range": [float(end) for end in self.schema.label_range]}
-        del schema["positive"]  # the labels tell
+        del schema["positive"]  # it follows from the labels
         return fingerprint(schema, arrays)
 
 

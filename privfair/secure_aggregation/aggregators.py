@@ -193,7 +193,7 @@ class ClientAggregator:
             exact = keys.exact_chunk(chunk, count, name)
             genuine &= count > width and tag_key.holds(i, exact, header.contributors)
             parts.append(keys.released(exact[:-width], chunk))
-        if not genuine:  # not which chunk: whoever made it would learn from that
+        if not genuine:  # do not say which chunk: the forger would learn from that
             rule = "must be the sum of the contributions that it names, in this run, on this channel, of this round"
             raise Forged(name, rule, "another", "Somebody changed it, or it was made under another run or round.")
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

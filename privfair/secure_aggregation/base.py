@@ -36,7 +36,7 @@ class Role:
     slots: int  # values in one chunk
     modulus: int | None  # sums of integers are right up to ±(modulus − 1)/2; None: floats
     max_additions: int
-    tagging: Tagging | None = None  # how sums are told from forgeries; None: nothing is hidden, so nothing is tagged
+    tagging: Tagging | None = None  # how forged sums are detected; None: nothing is hidden, so nothing is tagged
 
     def __init__(self, key_id: str) -> None:
         """Remember the fingerprint of the public key."""

@@ -65,10 +65,10 @@ class TooNoisy(BadCiphertext):
 #
 # K is a pseudo-random vector, the same for all contributions to one chunk of one sum; F is pseudo-random for each
 # contribution. Both depend on the run, the channel, the number of the sum, the round, the code, the length and the
-# chunk. Tags add up as data do, so whoever opens a sum, which names its contributions, expects Σ tag_j = ⟨K_j, Σ v⟩ +
-# Σ F_j.
+# chunk. Tags add up as data do, so a client that opens a sum, which names its contributions, expects
+# Σ tag_j = ⟨K_j, Σ v⟩ + Σ F_j.
 #
-# What it gives. Assume that whoever has no secret key can make nothing from ciphertexts but affine combinations of
+# What it gives. Assume that nobody without the secret key can make anything from ciphertexts but affine combinations of
 # their slots ("linear-only" encryption; that covers multiplication by known polynomials, masks among them), and that
 # SHAKE-256 is a pseudo-random function. Then a sum that opens is, in every chunk, exactly Σ v of the contributions
 # that its header names, but for a probability of P⁻ᶜᵒᵘⁿᵗ in each attempt: 2⁻¹²⁰ for BFV, 2⁻¹³² for CKKS. For if the
@@ -362,7 +362,7 @@ def _named(packed: bytes, name: str) -> tuple[int, tuple[Contributor, ...]]:
 
 
 def _digest(head: bytes, index: int = 0, chunk: bytes = b"") -> bytes:
-    # Against accidents, not against forgery: whoever may send may also recompute it. Header and index are in it
+    # Against accidents, not against forgery: every sender can recompute it. Header and index are in it
     # so that chunks of two messages, or of one, cannot change places.
     # SHA-256 because processors have instructions for it: on small models checksums are a good part of a simulation.
     return hashlib.sha256(b"".join((head, struct.pack("<I", index), chunk))).digest()[:_CHECKSUM]

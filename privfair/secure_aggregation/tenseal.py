@@ -345,7 +345,7 @@ class CkksClient(_Ckks, ClientKeys):
         vector = load(self._context, CKKS, chunk, self.slots, name)
         values = np.array(vector.decrypt()) / UNIT
         nearest = np.rint(values)
-        # The message does not tell how far, or where: that would be the noise that flooding hides.
+        # The message does not say how far, or where: that would be the noise that flooding hides.
         if not (np.abs(values - nearest) <= FARTHEST).all() or np.abs(nearest).max() > (CKKS_MODULUS - 1) // 2:
             remedy = "Sum fewer contributions; if they were few, it was made under another key."
             raise TooNoisy(name, "must decrypt to integers", "other values", remedy)

@@ -64,7 +64,7 @@ class Seat(Generic[T]):
         return self._answer
 
     def resume(self, answer: Any = None) -> None:
-        """Give it its answer and wait until it asks again or ends; called by whoever answers."""
+        """Give it its answer and wait until it asks again or ends; called by the answering side."""
         self._answer = answer
         self._turn.release()
         self._back.acquire()

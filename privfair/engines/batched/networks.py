@@ -35,7 +35,7 @@ def free_numbers(share: float = MEMORY_SHARE) -> int:
 
 
 def _available_bytes() -> int:
-    """Memory that can be had without swapping; half of all of it where the system does not tell."""
+    """Memory available without swapping; half of all memory where the system does not report it."""
     reported = Path("/proc/meminfo")
     if reported.exists():
         for line in reported.read_text(encoding="ascii").splitlines():
