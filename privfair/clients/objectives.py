@@ -222,7 +222,11 @@ def measure(quantities: Sequence[str], data: TrainingData, model: FlatModel) -> 
     unknown = [q for q in quantities if q not in MEASURES]
     if unknown:
         raise InputError("quantities", f"must be of {', '.join(MEASURES)}", unknown[0])
-    outputs = model.evaluate(data.x)
+    return measured(quantities, data, model.evaluate(data.x))
+
+
+def measured(quantities: Sequence[str], data: TrainingData, outputs: torch.Tensor) -> dict[str, FloatArray]:
+    """The asked figures from the model's outputs for all records."""
     predictions = data.task.predictions(outputs).numpy().astype(np.float64)
     losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
     return {q: MEASURES[q](data, predictions, losses) for q in quantities}

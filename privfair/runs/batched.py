@@ -16,10 +16,11 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
-from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
+from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.loop import RunOutcome, run_rounds
@@ -183,7 +184,7 @@ def _seated(
     inner: Any = simulation.backend.inner
     # on data with a budget each run pays for itself: one that is over it must not take the others with it
     settles = simulation.private is not None and not simulation.private.run_ledger.budgeted
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
+    metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
     if e is not None:
         e = StackedEvaluator(simulation.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)

@@ -103,8 +103,8 @@ class ClientKeys(Role, ABC):
     def decrypt(self, total: Ciphertext, name: str = "sum") -> Vector:
         """All values of an encrypted vector."""
         self.check(total.header, name)
-        counts = self.counts(total.header.length)
-        parts = [self.decrypt_chunk(chunk, count, name) for chunk, count in zip(total.chunks, counts, strict=True)]
+        chunks = zip(total.chunks, self.counts(total.header.length), strict=True)
+        parts = [self.decrypt_chunk(chunk, count, name) for chunk, count in chunks]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64 if self.modulus else np.float64)
 
     def _checked(self, vector: Vector) -> Vector:

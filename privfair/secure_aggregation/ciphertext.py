@@ -268,26 +268,6 @@ class Ciphertext:
     header: Header
     chunks: tuple[bytes, ...]
 
-    @property
-    def length(self) -> int:
-        """Number of values inside."""
-        return self.header.length
-
-    @property
-    def scheme(self) -> str:
-        """The scheme that made it."""
-        return self.header.scheme
-
-    @property
-    def key_id(self) -> str:
-        """Fingerprint of the public key it was made under."""
-        return self.header.key_id
-
-    @property
-    def additions(self) -> int:
-        """How many additions went into it."""
-        return self.header.additions
-
     def to_bytes(self) -> bytes:
         """One message; `from_bytes` notices when any of it is missing or changed by accident."""
         head = self.header.to_bytes()

@@ -48,7 +48,7 @@ def test_contract_sum(keys, length):
     a, b, c = vectors(3, length)
     client, server = keys.client, keys.server
     total = server.add(server.add(client.encrypt(a), client.encrypt(b)), client.encrypt(c))
-    assert (total.length, total.additions, len(total.chunks)) == (length, 2, -(-length // 4096))
+    assert (total.header.length, total.header.additions, len(total.chunks)) == (length, 2, -(-length // 4096))
     opened = client.decrypt(Ciphertext.from_bytes(total.to_bytes()))
     assert len(opened) == length
     assert np.abs(opened - (a + b + c)).max(initial=0) <= 7 * client.noise  # 1e-12 a value
@@ -243,7 +243,7 @@ def test_each_pair_of_ckks_keys_has_a_flooding_secret_of_its_own(ckks_keys):
 def test_contract_sums_of_sums_count_every_addition(keys):
     client, server = keys.client, keys.server
     pairs = [server.add(client.encrypt(np.arange(3)), client.encrypt(np.arange(3))) for _ in range(2)]
-    assert server.add(*pairs).additions == 3
+    assert server.add(*pairs).header.additions == 3
 
 
 def test_contract_two_codes_are_never_added(keys):

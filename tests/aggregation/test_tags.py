@@ -109,7 +109,7 @@ def test_a_header_that_claims_more_than_it_names_is_refused(pair):
 def test_a_sum_that_the_server_made_itself_is_refused(pair, keys):
     client, server = pair
     honest = server.add(sent(client, 3))
-    counts = list(server.keys.counts(parsed(honest).length))
+    counts = list(server.keys.counts(parsed(honest).header.length))
     if keys.client.scheme == "bfv":
         made = [seal.encrypt(server.keys.context, BFV, [7] * 4096) for _ in counts]
     else:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.clients.client import Client
-from privfair.clients.objectives import MEASURES, couples_records
+from privfair.clients.objectives import MEASURES, couples_records, measured
 from privfair.clients.training import Trained
 from privfair.engines.batched.assembling import Penalties, can_be_fused, objective_key, rule_for, train_fused
 from privfair.engines.batched.lockstep import Failed, attempt
@@ -217,13 +217,8 @@ class Engine:
             at = client.replica.at(request.model)
             values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
             forward.append((client, values, np.arange(len(client.data.y))))
-        replies: list[Reply | Failed] = []
-        for (client, request), outputs in zip(asked, self._forward(forward), strict=True):
-            data = client.data
-            predictions = data.task.predictions(outputs).numpy().astype(np.float64)
-            losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
-            replies.append(Measures({q: MEASURES[q](data, predictions, losses) for q in request.quantities}))
-        return replies
+        answers = zip(asked, self._forward(forward), strict=True)
+        return [Measures(measured(r.quantities, client.data, outputs)) for (client, r), outputs in answers]
 
 
 PARTS_PER_THREAD = 4  # so that no thread waits long for another
