@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import batches_per_epoch, minibatches
-from privfair.federated.messages import (
-    LocalWork,
-    ScoresRequest,
-)
+from privfair.federated.messages import LocalWork, ScoresRequest
 from privfair.util import FloatArray, stream
 
 

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from privfair.channels.updates import UPDATES, UpdatesChannel
+from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import Trained
 from privfair.engines.batched.networks import Network
 from privfair.engines.batched.objectives import Rule, Step
 from privfair.engines.batched.record_pool import Order, Pool, Schedule
 from privfair.fairness.notions import Score
-from privfair.federated.messages import Reweighted, TrainRequest
+from privfair.federated.messages import Parameters, Reweighted, TrainRequest, Update
 from privfair.models import TaskKind
 from privfair.util import FloatArray
 
@@ -124,6 +126,12 @@ class StackedDescent:
         square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
         root = (square / (1 - 0.999**self._steps)).sqrt_().add_(1e-8)
         moving.sub_(self._rate[: len(moving)] / (1 - 0.9**self._steps) * mean / root)
+
+
+def update(request: TrainRequest, client: Client, at: Parameters, shift: FloatArray | None, trained: Trained) -> Update:
+    """What a client sends after local training that the engine did for it."""
+    entropy = client.entropy(UPDATES, request.round)
+    return UpdatesChannel().message(request, client, at, shift, trained, entropy)
 
 
 def train_stack(jobs: Sequence[TrainJob], rule: Rule | None) -> list[Trained]:
