@@ -23,11 +23,11 @@ from scipy.optimize import brentq
 
 from accountant.errors import InputError, require_finite, require_positive
 from privfair.kernels.exponential import ExponentialPolynomial
-from privfair.mechanisms.noise import GaussianNoise, Noise
 
 if TYPE_CHECKING:
     import torch
 
+    from privfair.mechanisms.noise import Noise
     from privfair.util import FloatArray
 
 
@@ -150,12 +150,8 @@ class Form(ABC):
         """Whether this is a function at all."""
 
     @abstractmethod
-    def convolved(self, noise: Noise) -> Form:
-        """The form with this noise on it."""
-
-    @abstractmethod
-    def deconvolved(self, noise: Noise) -> Form:
-        """The form that this noise turns into the present one; it may not exist."""
+    def with_noise(self, noise: Noise, power: int) -> Form:
+        """The form convolved `power` times with this noise, or deconvolved −`power` times; then it may not exist."""
 
     @abstractmethod
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
@@ -332,13 +328,9 @@ class SumForm(Form):
         """Whether every part does."""
         return all(form.exists for _, form in self.parts)
 
-    def convolved(self, noise: Noise) -> Form:
+    def with_noise(self, noise: Noise, power: int) -> Form:
         """Part by part."""
-        return SumForm(tuple((factor, form.convolved(noise)) for factor, form in self.parts))
-
-    def deconvolved(self, noise: Noise) -> Form:
-        """Part by part."""
-        return SumForm(tuple((factor, form.deconvolved(noise)) for factor, form in self.parts))
+        return SumForm(tuple((factor, form.with_noise(noise, power)) for factor, form in self.parts))
 
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
         """The weighted sum of the parts' derivatives."""
@@ -400,8 +392,7 @@ def with_noise(base: Kernel, powers: Mapping[Noise, int], noise: Noise, power: i
         return base
     form = base.form
     for law, n in sorted(total.items(), key=lambda item: -item[1]):  # put on first, then take off
-        for _ in range(abs(n)):
-            form = form.convolved(law) if n > 0 else form.deconvolved(law)
+        form = form.with_noise(law, n)
     if not form.exists:
         raise _no_deconvolution(base, noise, -total.get(noise, power))
     return NoisyKernel(base, tuple(total.items()), form)
@@ -410,7 +401,7 @@ def with_noise(base: Kernel, powers: Mapping[Noise, int], noise: Noise, power: i
 def _no_deconvolution(base: Kernel, noise: Noise, sides: int) -> NoDeconvolution:
     """The error that says what would work instead."""
     twice = sides > 1
-    if isinstance(noise, GaussianNoise):
+    if noise.name == "gaussian":
         least = noise.scale * (2**0.5 if twice else 1)
         remedy = (
             f"Gaussian noise of scale {noise.scale:g} can only be taken off a Gaussian kernel whose bandwidth is above "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -50,31 +50,29 @@ class Profile(Form):
         """Whether this is a function: no negative variance, and no impulse left bare."""
         return self.variance > 0 or (self.variance == 0 and not any(self.impulses))
 
-    def convolved(self, noise: Noise) -> Profile:
-        """This profile convolved with the noise's law."""
+    def with_noise(self, noise: Noise, power: int) -> Profile:
+        """See `Form`; ask `exists` whether the result is a function."""
         scale = Fraction(noise.scale)
-        if not scale:
-            return self
         if isinstance(noise, GaussianNoise):
-            return Profile(self.impulses, self.continuous, self.variance + scale**2)
-        if isinstance(noise, LaplaceNoise):
-            quotient, rest = _divided(self.impulses, scale**2)
-            # the rest of the division stands over 1 + b²ω²: that is a Laplace density of this weight
-            density = ExponentialPolynomial.collect([(1 / scale, (rest / (2 * scale),))])
-            return Profile(quotient, self.continuous.smoothed_by_laplace(scale) + density, self.variance)
-        raise TypeError(f"no closed form for {type(noise).__name__}")
+            return replace(self, variance=self.variance + power * scale**2)
+        if not isinstance(noise, LaplaceNoise):
+            raise TypeError(f"no closed form for {type(noise).__name__}")
+        result = self
+        for _ in range(abs(power)):
+            result = result._smoothed(scale) if power > 0 else result._sharpened(scale)
+        return result
 
-    def deconvolved(self, noise: Noise) -> Profile:
-        """The profile that `convolved(noise)` turns into this one; ask `exists` whether it is a function."""
-        scale = Fraction(noise.scale)
-        if not scale:
-            return self
-        if isinstance(noise, GaussianNoise):
-            return Profile(self.impulses, self.continuous, self.variance - scale**2)
-        if isinstance(noise, LaplaceNoise):
-            sharpened, impulse = self.continuous.sharpened_by_laplace(scale)
-            return Profile(_times(self.impulses, scale**2, impulse), sharpened, self.variance)
-        raise TypeError(f"no closed form for {type(noise).__name__}")
+    def _smoothed(self, scale: Fraction) -> Profile:
+        """Convolved with Laplace noise."""
+        quotient, rest = _divided(self.impulses, scale**2)
+        # the rest of the division stands over 1 + b²ω²: that is a Laplace density of this weight
+        density = ExponentialPolynomial.collect([(1 / scale, (rest / (2 * scale),))])
+        return Profile(quotient, self.continuous.smoothed_by_laplace(scale) + density, self.variance)
+
+    def _sharpened(self, scale: Fraction) -> Profile:
+        """The profile that `_smoothed` turns into this one."""
+        sharpened, impulse = self.continuous.sharpened_by_laplace(scale)
+        return Profile(_times(self.impulses, scale**2, impulse), sharpened, self.variance)
 
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
         """The order-th derivative of v at d; at d = 0 the mean of the two one-sided limits."""
@@ -326,13 +324,9 @@ class RationalQuadraticForm(Form):
         """Its spectrum falls like e^{−c|ω|}: any Laplace noise can be undone, no Gaussian noise can."""
         return self.operator.variance >= 0
 
-    def convolved(self, noise: Noise) -> Form:
+    def with_noise(self, noise: Noise, power: int) -> Form:
         """The operator takes the noise."""
-        return RationalQuadraticForm(self.bandwidth, self.alpha, self.operator.convolved(noise))
-
-    def deconvolved(self, noise: Noise) -> Form:
-        """The operator takes the inverse of the noise."""
-        return RationalQuadraticForm(self.bandwidth, self.alpha, self.operator.deconvolved(noise))
+        return replace(self, operator=self.operator.with_noise(noise, power))
 
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
         """Closed form where only derivatives act on the profile; otherwise from a table made once."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 _CELLS_PER_VALUE = 4
 _CROWD = 4  # cells with more values than this are left to binary search
