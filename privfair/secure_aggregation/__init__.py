@@ -7,28 +7,9 @@ total = server.add([client.contribute(a, 0.25, client=0), client.contribute(b, 0
 client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
 """
 
-from privfair.secure_aggregation.aggregators import (
-    ClientAggregator,
-    ServerAggregator,
-    SumOfChunks,
-    aggregators,
-)
+from privfair.secure_aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
 from privfair.secure_aggregation.base import ClientKeys, ServerKeys
-from privfair.secure_aggregation.ciphertext import (
-    VERSION,
-    BadCiphertext,
-    Ciphertext,
-    Damaged,
-    Forged,
-    Header,
-    TooMany,
-    TooNoisy,
-    WrongEncoding,
-    WrongKey,
-    WrongLength,
-    WrongScheme,
-    require_resumable,
-)
+from privfair.secure_aggregation.ciphertext import VERSION, Forged, TooNoisy, require_resumable
 from privfair.secure_aggregation.encoding import MODULI, FixedPoint, WholeNumbers
 from privfair.secure_aggregation.keys import SINGLE_KEY_WARNING, KeyPair, load_client, load_server, new_keys, plain_keys
 
@@ -36,25 +17,15 @@ __all__ = [
     "MODULI",
     "SINGLE_KEY_WARNING",
     "VERSION",
-    "BadCiphertext",
-    "Ciphertext",
     "ClientAggregator",
     "ClientKeys",
-    "Damaged",
     "FixedPoint",
     "Forged",
-    "Header",
     "KeyPair",
     "ServerAggregator",
     "ServerKeys",
-    "SumOfChunks",
-    "TooMany",
     "TooNoisy",
     "WholeNumbers",
-    "WrongEncoding",
-    "WrongKey",
-    "WrongLength",
-    "WrongScheme",
     "aggregators",
     "load_client",
     "load_server",

@@ -14,19 +14,14 @@ from accountant.errors import InputError
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
-    Damaged,
     FixedPoint,
     ServerAggregator,
-    TooMany,
-    WrongEncoding,
-    WrongKey,
-    WrongLength,
-    WrongScheme,
     aggregators,
     load_client,
     load_server,
     new_keys,
 )
+from privfair.secure_aggregation.ciphertext import Damaged, TooMany, WrongEncoding, WrongKey, WrongLength, WrongScheme
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privfair.secure_aggregation import Ciphertext, Damaged, Header
+from privfair.secure_aggregation.ciphertext import Ciphertext, Damaged, Header
 
 HEADER = Header("bfv", "ab" * 16, 5000, 2, additions=3, weight=0.5, encoding="cd" * 8)
 WHOLE = Ciphertext(HEADER, (b"first chunk", b"second"))

@@ -11,21 +11,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from privfair.secure_aggregation import (
+from privfair.secure_aggregation import KeyPair, TooNoisy, new_keys, plain_keys
+from privfair.secure_aggregation import tenseal as seal
+from privfair.secure_aggregation.aggregators import SumOfChunks
+from privfair.secure_aggregation.ciphertext import (
     Ciphertext,
     Damaged,
-    KeyPair,
-    SumOfChunks,
     TooMany,
-    TooNoisy,
     WrongEncoding,
     WrongKey,
     WrongLength,
     WrongScheme,
-    new_keys,
-    plain_keys,
 )
-from privfair.secure_aggregation import tenseal as seal
 from privfair.secure_aggregation.tenseal import CKKS as PARAMETERS
 from privfair.secure_aggregation.tenseal import SIGMA, UNIT, BfvClient
 

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from privfair.secure_aggregation import (
     MODULI,
-    BadCiphertext,
-    Ciphertext,
-    Damaged,
     FixedPoint,
     Forged,
     KeyPair,
@@ -23,7 +20,16 @@ from privfair.secure_aggregation import (
     load_client,
 )
 from privfair.secure_aggregation import tenseal as seal
-from privfair.secure_aggregation.ciphertext import Contributor, Tagging, TagKey, _inner, require_resumable
+from privfair.secure_aggregation.ciphertext import (
+    BadCiphertext,
+    Ciphertext,
+    Contributor,
+    Damaged,
+    Tagging,
+    TagKey,
+    _inner,
+    require_resumable,
+)
 from privfair.secure_aggregation.tenseal import BFV, CKKS, UNIT
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -22,7 +22,7 @@ from safetensors.numpy import load, load_file, save
 from privfair.deployment.flower.link import RECORD, wrap
 from privfair.deployment.protocol import MOST_TEXT, printable
 from privfair.runs.folder import Checkpoint
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from tests.flower.federations import PRIVATE, Deployment, deployment
 from tests.flower.memory_grid import Meddle
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, order
