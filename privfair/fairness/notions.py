@@ -191,7 +191,6 @@ def _declared(index: int, label: str) -> ConditioningSet:
 # A cell is (sensitive attribute, conditioning set, group). The penalty compares every pair of groups of an attribute on
 # every conditioning set.
 
-
 Counts = NDArray[np.int64]
 
 
