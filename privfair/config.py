@@ -198,10 +198,10 @@ class RunConfig(Section):
     out: str | None = None
     engine: Literal["local", "stacked", "flower", "flower-simulation"] = "local"
     clients: tuple[str, ...] | None = None  # Flower: the data holders' names, in their order; part of the plan
-    # Flower: so many must be there to begin, and train in every round; default: all to begin, then at least one
+    # Flower: how many must be there to begin, and train in every round; default: all to begin, then at least one
     min_clients: int | None = Field(None, ge=1)
     wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: how many seconds to wait for them; then the run stops
-    # Flower: so many seconds for an answer; clients that respond later are dropped from the round
+    # Flower: how many seconds a client has for an answer; clients that respond later are dropped from the round
     deadline: float = Field(600.0, gt=0, le=MOST_SECONDS)
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)

@@ -184,7 +184,7 @@ def _made(name: str, features: int) -> Any:
 
 
 def _try_out(module: nn.Module, features: int, dtype: torch.dtype) -> None:
-    """Raise unless a module of the user's own takes records of so many features."""
+    """Raise unless a module of the user's own takes records with this number of features."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     with torch.no_grad(), user_code("model", f"must take {features} features for each of 2 records"):

@@ -84,7 +84,7 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
 
 
 def couples_records(objective: Objective) -> str | None:
-    """Why a record's loss depends on the client's other records, in plain words; None if it does not."""
+    """Why a record's loss depends on the client's other records; None if it does not."""
     if isinstance(objective, OwnPenalty):
         return "the penalty compares the groups within the client's own minibatch"
     if isinstance(objective, Tracked) and objective.drift != "none":
@@ -199,7 +199,7 @@ def _table(data: TrainingData, predictions: FloatArray, attribute: int, groups: 
 
 
 def confusion_tables(data: TrainingData, model: FlatModel, groups: Sequence[int]) -> list[NDArray[np.int64]]:
-    """For each attribute, with so many groups: (groups, label, decision), numbers of records of a binary task."""
+    """For each attribute: (groups, label, decision), numbers of records of a binary task; `groups` has their number."""
     predictions = data.task.predictions(data.outputs(model)).numpy().astype(np.float64)
     return [_table(data, predictions, attribute, size) for attribute, size in enumerate(groups)]
 

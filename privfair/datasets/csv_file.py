@@ -266,7 +266,7 @@ def _tested(table: Table, roles: Roles, seed: int, test_fraction: float) -> tupl
 
 
 def feature_note(features: Sequence[str], roles: Roles, table: Table, *, declared: bool) -> str:
-    """Which columns became features where nobody named any, and for which roles the others were left out."""
+    """Which columns became features by default, and for which roles the others were not used."""
     given = [role for role in ("client", "test", "id") if getattr(roles, role) is not None]
     given += ["conditions"] if plain_columns(roles.conditions, table) else []
     given += ["one without a name"] if "" in table and not declared else []

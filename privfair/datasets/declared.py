@@ -155,7 +155,7 @@ def binary_labels(
 
     With a `positive` label every other one counts as 0; that no record has it is an error, and a note where the schema
     is declared: it may be so at one data holder. Without, labels are 0 and 1 (or false and true); where the
-    schema is declared a few other values are let pass as useless, so that one bad record is no error.
+    schema is declared a few other values count as missing, so that one bad record is not an error.
     """
     missing = np.array([is_missing(value) for value in values], dtype=np.bool_)
     if positive is not None:

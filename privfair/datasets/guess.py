@@ -50,7 +50,7 @@ REASONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """A column: what kind of values it has, how many different ones, and those that are no secret of few records."""
+    """A column: what kind of values it has, how many different ones, and those that many records share."""
 
     name: str
     kind: Kind

@@ -63,7 +63,7 @@ class Notion:
     partition: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no name of its own, no score or no set."""
+        """Check the name, the score and the sets."""
         if not isinstance(self.name, str) or not self.name.strip():
             raise InputError("name of a notion", "must be a text that is not empty", self.name)
         if self.name in COLUMNS or self.name.startswith("unfairness_"):

@@ -73,7 +73,7 @@ class SharedScores:
 
     kernel: str
     strength: float  # λ
-    scores: tuple[FloatArray, ...]  # one array per cell; empty where nobody has such a record
+    scores: tuple[FloatArray, ...]  # one array per cell; empty where no client has such a record
     weights: tuple[FloatArray, ...]
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
@@ -125,7 +125,7 @@ class EmbeddingPlan:
         return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
 
     def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of so many times the largest contribution of a record.
+        """Noise of scale `multiplier` times the largest contribution of a record.
 
         Distributed noise is that of all clients of the smallest cohort but one, because a client that opens a sum knows
         its own share.
@@ -374,8 +374,8 @@ def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDA
     Drawn without replacement over the pooled cell (multivariate hypergeometric), so that the union of what the
     clients share is a simple random sample: the gradient estimator is then unbiased (Lemma 4.1), also where a client
     has fewer records than would earn it one score. All records of a cell are shared where it has fewer than `samples`.
-    From a billion records and more, which nobody has but a client may claim, it is drawn with replacement, and no
-    client is asked for more than it claims.
+    From a billion records and more, which a client may claim though none has them, it is drawn with replacement, and
+    no client is asked for more than it claims.
     """
     quotas = np.zeros_like(counts)
     for cell in range(counts.shape[1]):

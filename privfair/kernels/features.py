@@ -34,7 +34,7 @@ _PANEL = 128  # nodes on each side of a kink
 
 @dataclass(frozen=True)
 class Features(ABC):
-    """φ_1 … φ_J of a kernel on [low, high]; scores beyond it count as its ends, and what is no number as its middle."""
+    """φ_1 … φ_J of a kernel on [low, high]; scores beyond it count as its ends, and non-numbers as its middle."""
 
     kernel: Kernel
     low: float

@@ -25,7 +25,7 @@ class CountNoise:
     scale: float
 
     def __post_init__(self) -> None:
-        """Refuse an unknown law and a scale that is no noise."""
+        """Check the law and the scale."""
         if self.kind not in get_args(Kind):
             raise InputError("kind of noise", f"must be one of {list(get_args(Kind))}", self.kind)
         remedy = "Counts without noise are public: they need no CountNoise."

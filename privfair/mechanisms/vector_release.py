@@ -53,10 +53,10 @@ class VectorNoise:
     steps: int = DEFAULT_STEPS
     """Of the grid, in a unit."""
     shares: int = 1
-    """So many clients' noise together is the noise above; 1: every client adds all of it."""
+    """How many clients' noise adds up to the noise above; 1: every client adds all of it."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no noise, or no grid."""
+        """Check the noise and the grid."""
         for name, least, most in (("count", 1, MOST_COORDINATES), ("steps", 16, 2**20), ("shares", 1, 2**16)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -129,7 +129,7 @@ class VectorNoise:
 
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
-    """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0.
+    """Σ over records of their vectors in whole steps: longer ones are clipped to length 1, non-numbers are 0.
 
     Whole numbers add up exactly, so a record moves the sum by its own vector and by nothing else.
     """
@@ -138,7 +138,7 @@ def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
 
 
 def in_unit_ball(vectors: FloatArray) -> FloatArray:
-    """Each row at most 1 long: what is longer is cut to 1, what is no number is 0.
+    """Each row at most 1 long: longer ones are clipped, non-numbers are 0.
 
     Lengths are those of pairwise sums: right to 1e-14 for 2²⁴ coordinates, and sensitivities allow for 1e-12.
     """
@@ -176,13 +176,13 @@ class UpdateRelease:
     noise: VectorNoise
 
     def __post_init__(self) -> None:
-        """Refuse what is no bound, or no portion."""
+        """Check the bound and the portion."""
         require_positive("max_update_norm", self.max_norm)
         if not 0 < self.portion <= 1:
             raise InputError("portion", "must be in (0, 1]", self.portion, "It is a weight over the largest one.")
 
     def whole(self, delta: FloatArray) -> NDArray[np.int64]:
-        """The update on the grid, without noise. It must not raise on data, so what is no number counts as 0."""
+        """The update on the grid, without noise. It must not raise on data, so non-numbers count as 0."""
         values = np.asarray(delta, dtype=np.float64).reshape(1, -1)
         if values.size != self.noise.count:
             raise InputError("update", f"must have {self.noise.count} values", values.size)
@@ -218,7 +218,7 @@ class UpdatePlan:
         return max(1, self.cohort - 1)
 
     def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of so many times the largest part of one client, on the finest grid that it fits."""
+        """Noise of scale `multiplier` times the largest part of one client, on the finest grid that it fits."""
         fine = VectorNoise(multiplier, self.count, 2.0, GRIDS[0], self.shares)
         for steps in GRIDS:
             if multiplier * steps < LEAST_NOISE * math.sqrt(self.shares):

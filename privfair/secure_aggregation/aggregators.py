@@ -60,7 +60,7 @@ class SumOfChunks:
     def total(self) -> Ciphertext:
         """The encrypted sum so far."""
         if self._header is None:
-            raise InputError("contributions", "must be at least one", 0, "Nobody has sent anything to add.")
+            raise InputError("contributions", "must be at least one", 0, "No client has sent anything to add.")
         return Ciphertext(self._header, tuple(self._keys.dump_chunk(chunk) for chunk in self._chunks))
 
 
@@ -165,7 +165,7 @@ class ClientAggregator:
         return Ciphertext(header, made.chunks).to_bytes()
 
     def open(self, total: bytes, name: str = "sum", *, number: int = 0, least: int = 1) -> FloatArray:
-        """The weighted sum in the server's message: that of this number, and of at least so many contributions.
+        """The weighted sum in the server's message: that of this number, of at least `least` contributions.
 
         Where there are tags, every chunk is checked against them before any of it is returned.
         """
@@ -226,7 +226,7 @@ class ServerAggregator:
         return result.to_bytes()
 
     def check(self, contribution: bytes, length: int, name: str) -> None:
-        """Raise if this is no contribution of so many values; the error says why."""
+        """Raise if this is not a contribution of `length` values; the error says why."""
         read = self._checked(contribution, name)
         found = _data_length(self.keys, read.header)
         if found != length:

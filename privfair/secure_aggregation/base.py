@@ -43,7 +43,7 @@ class Role:
         self.key_id = key_id
 
     def chunks_for(self, length: int) -> int:
-        """How many chunks carry so many values: as few as possible."""
+        """How many chunks carry this number of values: as few as possible."""
         return -(-length // self.slots)
 
     def check(self, header: Header, name: str) -> None:
@@ -89,7 +89,7 @@ class ClientKeys(Role, ABC):
         return self.released(self.exact_chunk(chunk, count, name), chunk)
 
     def header(self, length: int, *, weight: float = 0.0, encoding: str = UNCODED) -> Header:
-        """The header of a vector of so many values."""
+        """The header of a vector of this length."""
         return Header(self.scheme, self.key_id, length, self.chunks_for(length), 0, weight, encoding)
 
     def encrypt(self, vector: Vector, *, weight: float = 0.0, encoding: str = UNCODED) -> Ciphertext:

@@ -100,7 +100,7 @@ class Contributor:
 
 @dataclass(frozen=True)
 class Tagging:
-    """The public parameters of a scheme's tags. A tag is put into slots in parts of so many bits."""
+    """The public parameters of a scheme's tags. A tag is split into parts of `part_bits` bits, one for each slot."""
 
     prime: int  # below 2⁴⁵, and above the difference of any two sums
     count: int

@@ -252,7 +252,7 @@ _TAIL = 10 * BASE_SIGMA  # P(|x| > 10σ) ≈ 1.5e-23, below the table's 2⁻⁶�
 
 
 def flood(count: int, secret: bytes, ciphertext: bytes) -> NDArray[np.int64]:
-    """So many draws that depend on the secret and the ciphertext only."""
+    """`count` draws that depend on the secret and the ciphertext only."""
     seed = hashlib.blake2b(ciphertext, key=secret, digest_size=64, person=b"privfair flood").digest()
     stream = hashlib.shake_256(seed).digest(8 * DRAWS * count)
     uniform = np.frombuffer(stream, dtype="<u8").reshape(count, DRAWS)  # by value: a shorter read is a prefix
@@ -289,7 +289,7 @@ def _table() -> NDArray[np.uint64]:
 #    modulus; what stays is its rounding, at most (N + 1)/2 a coefficient): for n ≤ 1025 and N = 8192 that is 2⁻⁴⁹, and
 #    float64 transforms add about 2⁻⁵¹ (measured). A unit is 2⁻⁴⁴, so rounding to the nearest integer gives the exact
 #    sum, and the decryption noise is gone; a value more than a quarter of a unit from an integer is refused. Rounding
-#    alone is no cure for numbers anywhere between; it is one for numbers that are integers, as these are.
+#    alone does not help for arbitrary numbers; it does for numbers that are integers, as these are.
 # 2. Flooding, for whatever breaks (1): a discrete Gaussian of σ ≈ 2²⁸ units on every value (`flood`). If an input
 #    were not an integer, rounding could move each of the 4096 values of a ciphertext by one unit with the noise: a
 #    vector of norm t ≤ 64. After τ opened ciphertexts the statistical distance to an answer without that trace

@@ -57,7 +57,7 @@ def test_contract_weighted_sum(pair):
 def test_contract_one_contribution_and_none(pair):
     client, server = pair
     np.testing.assert_allclose(client.open(server.add([client.contribute(np.ones(3), 1.0)])), 1.0, atol=1e-3)
-    with pytest.raises(InputError, match=r"contributions must be at least one; found 0\. Nobody has sent"):
+    with pytest.raises(InputError, match=r"contributions must be at least one; found 0\. No client has sent"):
         server.add([])
 
 

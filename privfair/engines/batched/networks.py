@@ -45,7 +45,7 @@ def _available_bytes() -> int:
 
 
 def rows_at_once(width: int, rows: int | None = None, threads: int = 1) -> int:
-    """Records in one batched step, for a model with so many numbers a record.
+    """Records in one batched step, for a model that needs `width` numbers for a record.
 
     `rows`: how many there are in all; with several threads each gets a few parts, so that none waits long for another.
     """

@@ -243,7 +243,7 @@ def starts(widths):  # type: ignore[no-untyped-def]
 
 @njit(**RULES)
 def layer(buffer, before, level, count):  # type: ignore[no-untyped-def]
-    """The matrix (units, records) of a layer, for so many records; layers lie one after the other."""
+    """The matrix (units, records) of a layer, for `count` records; layers follow each other."""
     width = before[level + 1] - before[level]
     first = before[level] * count
     return buffer[first : first + width * count].reshape(width, count)
