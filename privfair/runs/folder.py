@@ -26,7 +26,7 @@ from accountant.errors import InputError, Refused
 from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.codec import TREE, Arrays, Codec, FloatArray, with_tree
 from privfair.config import Config
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Encoder
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.interfaces import Absence, Memory
