@@ -21,9 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from accountant.errors import InputError
 
@@ -41,25 +39,6 @@ def stream(seed: int, *labels: str | int) -> np.random.Generator:
     """
     key = tuple(zlib.crc32(label.encode()) if isinstance(label, str) else label for label in labels)
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
-
-
-# ---- How many threads an operation may take.
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small tensors are faster without threads, which would wait for each other in every operation.
-
-    It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
-    calls, in all of them.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1, "blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # ---- Which versions of what this is running on.
