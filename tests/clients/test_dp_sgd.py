@@ -18,7 +18,7 @@ from privfair.clients.objectives import build_losses
 from privfair.federated.messages import LocalWork, OwnPenalty, PrivateWork, Task
 from privfair.models import FlatModel
 from privfair.per_record import grid_of
-from tests.clients.simulation import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
+from tests.clients.setting import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
 
 
 def clipped_sum(data, flat: FlatModel, objective, bound: float) -> np.ndarray:

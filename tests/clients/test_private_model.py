@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from accountant.errors import InputError
 from privfair.clients.dp_sgd import require_private_model
-from tests.clients.simulation import FEATURES, perceptron
+from tests.clients.setting import FEATURES, perceptron
 
 
 class Custom(nn.Module):
