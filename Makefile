@@ -38,9 +38,10 @@ docs: $(READY)   ## the documentation, into results/site, with warnings as error
 bench: $(READY)  ## the benchmarks: speeds as ratios inside one run
 	$(BIN)/python -m benchmarks
 
-format: $(READY) ## rewrite the code in the project's format
+format: $(READY) ## rewrite the code in the project's format, and the reference pages from the program
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/generate/pages.py
 
 clean:           ## forget the environment and the results
 	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
