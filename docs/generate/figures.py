@@ -1,4 +1,4 @@
-"""The pictures of the concept pages, computed by privfair and accountant: `python docs/generate/figures.py`.
+"""The pictures of the README and the concept pages: `python docs/generate/figures.py` draws them with privfair.
 
 They are kept in docs/images, so that the pages show them in a repository too; a test compares them with what this
 program draws.
@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the privfair beside this p
 import matplotlib
 import numpy as np
 from example_data import FEDERATIONS, rates
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 import accountant
 from accountant import Gaussian, PoissonSampled, Repeated
@@ -28,6 +30,49 @@ matplotlib.rcParams |= {"svg.hashsalt": "privfair", "svg.fonttype": "path", "fon
 BLACK, BLUE, RED, ORANGE, GREEN = "#000000", "#0072B2", "#D55E00", "#E69F00", "#009E73"
 IMAGES = Path(__file__).parents[1] / "images"
 DELTA = 1e-5
+
+
+def one_round() -> Figure:
+    """What passes between clients and server in one round, and where its price is written down."""
+    figure = Figure(figsize=(9.2, 4.5))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set(xlim=(0, 9.2), ylim=(0, 4.5))
+    axis.axis("off")
+    for bottom, name in ((3.33, "north"), (2.36, "south"), (1.39, "west")):
+        _box(axis, (0.2, bottom, 2.75, 0.82), BLUE)
+        axis.text(0.35, bottom + 0.56, f"client {name}", fontweight="bold", va="center")
+        axis.text(0.35, bottom + 0.24, "its records stay here", va="center", color="0.3", fontsize=9.5)
+    _box(axis, (6.85, 1.39, 2.15, 2.76), ORANGE)
+    axis.text(7.93, 3.87, "server", fontweight="bold", ha="center", va="center")
+    seen = "pools noisy scores,\nadds up updates\nthat it cannot read\n\nhas no records,\nno key, no model"
+    axis.text(7.93, 2.75, seen, ha="center", va="center", fontsize=9.5, linespacing=1.35)
+    steps = (
+        (3.9, "1  a few predictions per group, with noise", True),
+        (3.17, "2  the pooled predictions: one witness for all", False),
+        (2.44, "3  each trains: loss + λ · witness; clips; adds noise", None),
+        (1.71, "4  encrypted updates; clients open only the sum", True),
+    )
+    for height, words, to_server in steps:
+        axis.text(4.9, height + 0.16, words, ha="center", va="center", fontsize=9.5)
+        if to_server is not None:
+            ends = ((3.1, height - 0.08), (6.7, height - 0.08))
+            start, end = ends if to_server else ends[::-1]
+            axis.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1.2})
+    _box(axis, (0.2, 0.25, 8.8, 0.82), GREEN)
+    axis.text(0.35, 0.81, "ledger", fontweight="bold", va="center")
+    priced = (
+        "Every number that leaves a client has a price here before it is made. "
+        "The run ends with its ε and what it covers."
+    )
+    axis.text(0.35, 0.49, priced, va="center", fontsize=9.5)
+    return figure
+
+
+def _box(axis: Axes, place: tuple[float, float, float, float], colour: str) -> None:
+    """A rounded box with a pale filling at (left, bottom, width, height)."""
+    left, bottom, width, height = place
+    style = {"boxstyle": "round,pad=0,rounding_size=0.08", "edgecolor": colour, "linewidth": 1.4}
+    axis.add_patch(FancyBboxPatch((left, bottom), width, height, facecolor=f"{colour}18", **style))
 
 
 def simpson() -> Figure:
@@ -158,6 +203,7 @@ def gaussian_right(epsilon: float, delta: float = DELTA) -> float:
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "one_round.svg": one_round,
     "local_and_global.svg": simpson,
     "kernel_noise.svg": kernel_noise,
     "guessing.svg": guessing,

@@ -5,6 +5,7 @@ The built site has its own test (test_site.py): there headings get their names f
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,13 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 
-from tests.docs.blocks import DOCS, ROOT
+from tests.docs.blocks import DOCS, ROOT, pages
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+WRITTEN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages()]  # not the changelog: it names what was
+# paths from the root of the repository, and modules between backticks
+PATH = re.compile(r"(?<![\w./-])(?:(?:privfair|accountant|tests|tools|benchmarks|docs|examples|notebooks)/[\w./-]*\w)")
+MODULE = re.compile(r"`(?:python -m )?((?:privfair|accountant|tools|benchmarks)(?:\.\w+)+)\b(?!/)")
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 
 
@@ -66,6 +71,31 @@ def problem(page: Path, link: str, text: str) -> str | None:
 def test_links_and_anchors_lead_somewhere(page: Path) -> None:
     text = prose(page)
     assert [found for link in links(text) if (found := problem(page, link, text))] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if page.name == "upgrade.md":  # the first column of its table has names that were
+        text = re.sub(r"^\| `[^|]*\|", "", text, flags=re.MULTILINE)
+    assert [path for path in PATH.findall(text) if "NAME" not in path and not (ROOT / path).exists()] == []
+    assert [name for name in MODULE.findall(text) if not _exists(name)] == []
+
+
+def _exists(dotted: str) -> bool:
+    """Whether it is a module, or a name in one, or a member of such a name."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:]:
+            if not hasattr(found, name):
+                return False
+            found = getattr(found, name)
+        return True
+    return False
 
 
 def test_enough_are_found() -> None:
