@@ -34,37 +34,37 @@ DELTA = 1e-5
 
 def one_round() -> Figure:
     """What passes between clients and server in one round, and where its price is written down."""
-    figure = Figure(figsize=(9.2, 4.5))
+    figure = Figure(figsize=(6.4, 4.9))
     axis = figure.add_axes((0, 0, 1, 1))
-    axis.set(xlim=(0, 9.2), ylim=(0, 4.5))
+    axis.set(xlim=(0, 6.4), ylim=(0, 4.9))
     axis.axis("off")
-    for bottom, name in ((3.33, "north"), (2.36, "south"), (1.39, "west")):
-        _box(axis, (0.2, bottom, 2.75, 0.82), BLUE)
-        axis.text(0.35, bottom + 0.56, f"client {name}", fontweight="bold", va="center")
-        axis.text(0.35, bottom + 0.24, "its records stay here", va="center", color="0.3", fontsize=9.5)
-    _box(axis, (6.85, 1.39, 2.15, 2.76), ORANGE)
-    axis.text(7.93, 3.87, "server", fontweight="bold", ha="center", va="center")
-    seen = "pools noisy scores,\nadds up updates\nthat it cannot read\n\nhas no records,\nno key, no model"
-    axis.text(7.93, 2.75, seen, ha="center", va="center", fontsize=9.5, linespacing=1.35)
+    for bottom, name in ((3.86, "north"), (2.68, "south"), (1.5, "west")):
+        _box(axis, (0.1, bottom, 1.45, 0.9), BLUE)
+        axis.text(0.2, bottom + 0.64, f"client {name}", fontweight="bold", va="center")
+        axis.text(0.2, bottom + 0.26, "records stay", va="center", color="0.3")
+    _box(axis, (4.95, 1.5, 1.35, 3.26), ORANGE)
+    axis.text(5.62, 4.5, "server", fontweight="bold", ha="center", va="center")
+    seen = "pools noisy\nscores; adds\nup updates\nthat it\ncannot read\n\nno records,\nno key,\nno model"
+    axis.text(5.62, 3.02, seen, ha="center", va="center", linespacing=1.25)
     steps = (
-        (3.9, "1  a few predictions per group, with noise", True),
-        (3.17, "2  the pooled predictions: one witness for all", False),
-        (2.44, "3  each trains: loss + λ · witness; clips; adds noise", None),
-        (1.71, "4  encrypted updates; clients open only the sum", True),
+        (4.31, "1  a few predictions per group,", "with noise", True),
+        (3.55, "2  all of them pooled:", "one witness for everyone", False),
+        (2.79, "3  each client trains: loss + λ · witness;", "clips; adds noise", None),
+        (2.03, "4  encrypted updates;", "clients open only the sum", True),
     )
-    for height, words, to_server in steps:
-        axis.text(4.9, height + 0.16, words, ha="center", va="center", fontsize=9.5)
+    for height, first, second, to_server in steps:
+        axis.text(3.25, height + 0.25, f"{first}\n{second}", ha="center", va="center", linespacing=1.25)
         if to_server is not None:
-            ends = ((3.1, height - 0.08), (6.7, height - 0.08))
+            ends = ((1.7, height - 0.08), (4.8, height - 0.08))
             start, end = ends if to_server else ends[::-1]
             axis.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1.2})
-    _box(axis, (0.2, 0.25, 8.8, 0.82), GREEN)
-    axis.text(0.35, 0.81, "ledger", fontweight="bold", va="center")
+    _box(axis, (0.1, 0.12, 6.2, 1.16), GREEN)
+    axis.text(0.2, 1.04, "ledger", fontweight="bold", va="center")
     priced = (
-        "Every number that leaves a client has a price here before it is made. "
-        "The run ends with its ε and what it covers."
+        "Every number that leaves a client has a price here before it is made.\n"
+        "The run ends with its ε and what that covers."
     )
-    axis.text(0.35, 0.49, priced, va="center", fontsize=9.5)
+    axis.text(0.2, 0.54, priced, va="center", linespacing=1.35)
     return figure
 
 
