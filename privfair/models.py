@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.nn import functional
 
@@ -332,19 +331,3 @@ class FlatModel:
     def zero_gradient(self) -> None:
         """Before a backward pass."""
         self.gradient.zero_()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small tensors are faster without threads, which would wait for each other in every operation.
-
-    It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
-    calls, in all of them.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1, "blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)

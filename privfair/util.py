@@ -41,6 +41,28 @@ def stream(seed: int, *labels: str | int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
 
 
+# ---- How many threads an operation may take.
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small tensors are faster without threads, which would wait for each other in every operation.
+
+    It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
+    calls, in all of them.
+    """
+    import torch  # seconds to import
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, "blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
 # ---- Which versions of what this is running on.
 
 

@@ -21,10 +21,10 @@ from privfair.engines.batched.networks import free_numbers
 from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
-from privfair.models import one_thread
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.loop import RunOutcome, run_rounds
+from privfair.util import one_thread
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
 Finished = Callable[[int, RunOutcome], None]

@@ -13,11 +13,11 @@ from privfair.federated.exchange import ExchangeLog
 from privfair.federated.interfaces import ServerState, answered
 from privfair.federated.messages import EvaluateRequest, Evaluation, Parameters, Sealed
 from privfair.federated.round import begin, run_round
-from privfair.models import one_thread
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.plan_report import plan_report
 from privfair.runs.assembly import Simulation
 from privfair.runs.folder import Checkpoint, RunDirectory
+from privfair.util import one_thread
 
 Report = Callable[[Row], None]  # called with each line of the history
 Planned = Callable[[dict[str, Any]], None]  # called with the plan of a private run

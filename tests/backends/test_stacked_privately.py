@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.clients.dp_sgd import NoisyMean
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.config import Config
 from privfair.engines.batched.private_training import Draws, private_draws
 from privfair.federated.messages import PrivateWork

@@ -137,7 +137,7 @@ def test_opacus_is_imported_only_when_needed_and_leaves_logging_alone() -> None:
         "import logging, sys\n"
         "import privfair.clients.training, privfair.clients.dp_sgd, privfair.clients.dp_sgd\n"
         "assert 'opacus' not in sys.modules\n"
-        "import privfair.clients.dp_sgd\n"
+        "import privfair.clients.opacus_engine\n"
         "assert 'opacus' in sys.modules\n"
         "assert not logging.root.handlers\n"
     )
