@@ -28,10 +28,9 @@ METHODS = {
 MODELS = {"logistic": "A logistic regression", "mlp": "A small neural network"}
 ASKED = {
     "counts": "numbers of records",
-    "scores": "scores",
-    "training": "training",
-    "measures": "measures",
-    "evaluation": "evaluation",
+    "predictions": "scores",
+    "embeddings": "sums of features",
+    "updates": "training",
 }
 
 

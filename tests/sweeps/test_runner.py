@@ -224,7 +224,7 @@ SCRIPT = """
 import math, sys
 from pathlib import Path
 from privfair.config import Config
-from privfair.sweeps import Grid, carry_out, stacks
+from privfair.sweeps import Grid, carry_out, pool as stacks
 if __name__ == "__main__":
     stacks.FIRST_STACK = 4
     jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({{}}, {longer}))
