@@ -16,7 +16,7 @@ from privfair.cli.sweep import plain_table, print_areas, watched
 
 if TYPE_CHECKING:
     from privfair.sweeps.paper import Experiment
-    from privfair.sweeps.run_sweep import Sweep
+    from privfair.sweeps.sweep import Sweep
 
 _COLOURS = {"confirmed": "green", "not confirmed": "bold red", "undecided": "yellow"}
 QUICK_WARNING = (
@@ -61,12 +61,11 @@ def reproduce(
     """
     from dataclasses import replace
 
-    from privfair.reports import pages as paper_files
-    from privfair.reports import sweep_page as sweep_files
+    from privfair.reports import sweep_files
     from privfair.sweeps.frontiers import areas_of, as_table
     from privfair.sweeps.paper import EXPERIMENTS
     from privfair.sweeps.paper.claims import Evidence
-    from privfair.sweeps.run_sweep import carry_out, require_no_budget
+    from privfair.sweeps.sweep import require_no_budget, run_sweep
 
     if name not in EXPERIMENTS:
         raise InputError("experiment", f"must be one of {', '.join(EXPERIMENTS)}", name)
@@ -90,8 +89,8 @@ def reproduce(
     with watched(f"reproduce {name}", quiet=as_json, out=where) as watch:
         jobs = experiment.jobs(quick=quick, overrides=[*wishes, *aside])
         limit = math.inf if minutes is None else minutes
-        done = carry_out(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
-        evidence = Evidence.of(done)
+        done = run_sweep(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
+        evidence = Evidence(done.jobs, done.rows, done.histories)
         claims = [
             {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}
             for claim, verdict in ((claim, claim.decide(evidence)) for claim in experiment.claims)
@@ -105,7 +104,7 @@ def reproduce(
         about = _about(experiment, done, quick, wishes, seeds, time.perf_counter() - started)
         areas = areas_of(evidence.points, done.rows, "accuracy") if experiment.areas else None
         files += [sweep_files.write_areas(areas, done.out / "areas.csv")] if areas else []
-        files.append(paper_files.write_claims(about, claims, areas, done.out / "claims.md"))
+        files.append(sweep_files.write_claims(about, claims, areas, done.out / "claims.md"))
     if as_json:
         answer = {
             **about,

@@ -24,7 +24,7 @@ from privfair.cli.console import Console, escape, telling
 
 if TYPE_CHECKING:
     from privfair.config import Config
-    from privfair.sweeps.run_sweep import Sweep
+    from privfair.sweeps.sweep import Sweep
 
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 MOST_WARNINGS = 10
@@ -45,7 +45,7 @@ class Watch:
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """What `carry_out` is given."""
+        """The callbacks of `run_sweep`."""
         return {"started": self._started, "finished": self._finished, "progress": self._advance}
 
     def _started(self, there: int, total: int) -> None:
@@ -276,7 +276,7 @@ def sweep(
     """
     from privfair.config import Config
     from privfair.sweeps.jobs import Grid, default_epsilon
-    from privfair.sweeps.run_sweep import carry_out, comparable
+    from privfair.sweeps.sweep import comparable, run_sweep
 
     wishes = list(overrides or ())
     base = Config.read(config, wishes) if config else Config.build({}, wishes)
@@ -291,7 +291,7 @@ def sweep(
     )
     where = out or (Path(base.run.out) if base.run.out else _default_directory(base))
     with watched(f"sweep on {base.data.name}", quiet=as_json, out=where) as watch:
-        done = carry_out(
+        done = run_sweep(
             grid.jobs(base), where, configuration=_compared(comparable(base)), workers=workers, **watch.callbacks
         )
         whole = done.whole()
@@ -307,10 +307,10 @@ def sweep(
 
 def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
     """Tables, figures and frontiers of a sweep as plain values; writes the files beside results.csv."""
-    from privfair.reports import sweep_page as sweep_files
+    from privfair.reports import sweep_files
     from privfair.sweeps import figures as sweep_figures
     from privfair.sweeps.frontiers import areas_of, as_table, points_of, quality_name, warnings_of
-    from privfair.sweeps.run_sweep import NOT_COVERED
+    from privfair.sweeps.jobs import NOT_COVERED
 
     points, quality = points_of(done.rows), quality_name(done.done)
     table = as_table(points, quality)

@@ -47,7 +47,7 @@ def test_nothing_is_told_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         (["sweep", "my file.toml"], "privfair sweep 'my file.toml' --out new/s"),
         (["sweep", "--out=here"], "privfair sweep --out=here"),
