@@ -10,6 +10,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from typing import Any
 
 ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "checkpoints"]
@@ -17,8 +18,10 @@ ALL += ["wide_tables", "flower"]
 
 
 def main(names: list[str]) -> int:
-    """The exit code."""
-    return _one(names[0]) if len(names) == 1 else _each(names)
+    """The exit code. Ledgers of benchmarks are not remembered in the user's own state folder."""
+    with tempfile.TemporaryDirectory(prefix="privfair-state-") as folder:
+        os.environ["PRIVFAIR_STATE"] = folder
+        return _one(names[0]) if len(names) == 1 else _each(names)
 
 
 def _one(name: str) -> int:

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.measure import Result, seconds
-from privfair.clients import dp_sgd as opacus_engine
+from privfair.clients import opacus_engine
 from privfair.clients.dp_sgd import train_privately
 from privfair.clients.objectives import TrainingData, all_scores
 from privfair.clients.training import train_locally

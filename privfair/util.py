@@ -21,9 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from accountant.errors import InputError
 
@@ -53,6 +51,9 @@ def one_thread() -> Iterator[None]:
     It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
     calls, in all of them.
     """
+    import torch  # seconds to import
+    from threadpoolctl import threadpool_limits
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

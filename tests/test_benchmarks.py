@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.measure import in_process
 
 ROOT = Path(__file__).parent.parent
@@ -33,3 +37,17 @@ def test_a_benchmark_that_ends_with_an_error_is_no_missed_target() -> None:
         )
         assert ended.returncode == 3
     assert "ended with an error: no_such_benchmark, nor_this" in ended.stdout
+
+
+def test_ledgers_of_benchmarks_are_remembered_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PRIVFAIR_STATE", str(tmp_path))
+    seen: list[str] = []
+
+    def run() -> list[object]:
+        seen.append(os.environ["PRIVFAIR_STATE"])
+        return []
+
+    monkeypatch.setattr(importlib, "import_module", lambda name: SimpleNamespace(run=run))
+    assert main(["ledger"]) == 0
+    assert seen != [str(tmp_path)]
+    assert not Path(seen[0]).exists()

@@ -102,7 +102,7 @@ def test_what_was_found_is_described(table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         (FRAME, "found a value of type DataFrame of shape (2, 2)."),
         (FRAME.to_numpy(), "found a value of type ndarray of shape (2, 2)."),

@@ -24,7 +24,8 @@ from privfair.federated.codec import decode, decode_request
 from privfair.federated.exchange import singles
 from privfair.federated.messages import Reply
 from privfair.federated.model_state import Replica
-from privfair.privacy.run_ledger import beginning_of, cell_labels
+from privfair.privacy.run_ledger import cell_labels
+from privfair.run_names import beginning_of
 from privfair.secure_aggregation import new_keys
 
 NAME = "target"

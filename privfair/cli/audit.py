@@ -17,8 +17,7 @@ from accountant.errors import InputError, NotThere
 from privfair.cli.console import Console, escape, full_disk_behind
 from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.cli.statements import Statement, compared, read_statements
-from privfair.reports.audit_page import largest_first, line_name, remarks
-from privfair.reports.figures import time_window
+from privfair.reports.audit_remarks import largest_first, line_name, remarks, time_window
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, DatasetAudit, Line, NotedHead

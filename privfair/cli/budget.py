@@ -13,7 +13,7 @@ from rich.table import Table
 from accountant.errors import InputError
 from privfair.cli.console import Console, escape
 from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
-from privfair.privacy.run_ledger import require_whole_noise
+from privfair.run_names import require_whole_noise
 
 if TYPE_CHECKING:
     from accountant.budget import Budget

@@ -57,7 +57,7 @@ def _training() -> str:
 
 
 def _dp_sgd() -> str:
-    from privfair.clients.dp_sgd import PerExampleGradients
+    from privfair.clients.opacus_engine import PerExampleGradients
 
     return f"Opacus' samplers for {len(PerExampleGradients.GRAD_SAMPLERS)} kinds of layers loaded"
 

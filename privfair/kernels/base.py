@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import quad
 from scipy.optimize import brentq
@@ -25,6 +24,8 @@ from privfair.mechanisms.noise import Noise
 from privfair.util import FloatArray
 
 if TYPE_CHECKING:
+    import torch
+
     from privfair.kernels.families import SumKernel
 
 
@@ -51,7 +52,7 @@ def apply(function: SmoothFunction, x: Any, order: int = 0) -> Any:
     if is_tensor(x):
         import torch
 
-        from privfair.kernels.base import Elementwise
+        from privfair.kernels.autograd import Elementwise
 
         return Elementwise.apply(x if x.is_floating_point() else x.to(torch.get_default_dtype()), function, order)
     array = np.asarray(x)
@@ -125,39 +126,6 @@ def as_weights(name: str, weights: Any, size: int) -> FloatArray:
 
 
 # ---- The bridge to torch: a function that knows its derivatives, as a differentiable operation.
-
-
-class Elementwise(torch.autograd.Function):
-    """f⁽ⁿ⁾(x) elementwise; its gradient is f⁽ⁿ⁺¹⁾(x). Works under autograd, double backward, torch.func and vmap."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, function: SmoothFunction, order: int) -> torch.Tensor:
-        """Evaluate on the CPU in double precision; the answer goes back to where x is."""
-        array = x.detach().cpu().to(torch.float64).numpy()
-        return torch.as_tensor(evaluate(function, array, order), dtype=x.dtype, device=x.device)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep what the gradient needs."""
-        x, ctx.function, ctx.order = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """Chain rule, itself differentiable."""
-        (x,) = ctx.saved_tensors
-        return gradient * Elementwise.apply(x, ctx.function, ctx.order + 1), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        x: torch.Tensor,
-        function: SmoothFunction,
-        order: int,
-    ) -> tuple[Any, int | None]:
-        """Elementwise, so a batch of inputs is just a larger input."""
-        return Elementwise.apply(x, function, order), in_dims[0]
 
 
 # ---- What every kernel can do.

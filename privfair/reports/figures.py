@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +12,7 @@ from accountant.audit import DatasetAudit, Point
 from accountant.errors import InputError
 from accountant.events import Unit
 from privfair.numbers import Cell, count, epsilon_cell, percent, rate, rate_cell
+from privfair.reports.audit_remarks import time_window
 
 
 def right_guesses(epsilon: float, delta: float) -> float:
@@ -210,9 +210,6 @@ def _part(value: float | None) -> float:
 # ---- How a dataset's budget was used up over time, as figures of a page.
 
 
-MOMENT, HALF_A_DAY = timedelta(seconds=1), timedelta(hours=12)
-
-
 def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
     """ε spent by the worst record over time, with the budget; None where nothing was spent or no ε is claimed."""
     points = dataset.burn_down
@@ -249,12 +246,6 @@ def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:
         ["time (UTC)", "ε so far (RDP)", "budget left"],
         _rows(points),
     )
-
-
-def time_window(times: Sequence[str]) -> tuple[datetime, datetime] | None:
-    """Half a day around the only moment that there is, for the axis of time; None where it follows from the points."""
-    first, last = (datetime.fromisoformat(choice(times)) for choice in (min, max))
-    return None if last - first >= MOMENT else (first - HALF_A_DAY, last + HALF_A_DAY)
 
 
 def _rows(points: Sequence[Point]) -> list[list[str | Cell]]:

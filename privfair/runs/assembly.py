@@ -46,8 +46,9 @@ from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
 from privfair.privacy.pricing import EMBEDDINGS, UPDATES
 from privfair.privacy.requirements import require_decided, require_private, require_separate
-from privfair.privacy.run_ledger import PrivateSide, RunLedger, beginning_of, entropy_of, named_run, require_no_budget
+from privfair.privacy.run_ledger import PrivateSide, RunLedger, entropy_of, named_run, require_no_budget
 from privfair.privacy.worst_case import Workload
+from privfair.run_names import beginning_of
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,

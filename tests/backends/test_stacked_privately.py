@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.clients.dp_sgd import NoisyMean
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.config import Config
 from privfair.engines.batched.private_training import Draws, private_draws
 from privfair.federated.messages import PrivateWork
@@ -18,7 +18,7 @@ from privfair.runs.assembly import build
 from privfair.runs.batched import build_stacked, run_stacked
 from privfair.runs.loop import run
 from tests.backends.settings import config, distance, federation, history_distance
-from tests.clients.simulation import seeded
+from tests.clients.setting import seeded
 
 WORK = PrivateWork(steps=1, sampling_rate=1.0, noise_multiplier=0.0, max_grad_norm=0.5, divisor=1.0, learning_rate=1.0)
 SIZES = (50, 31, 23, 0, 36)

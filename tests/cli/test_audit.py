@@ -22,7 +22,7 @@ from accountant.spending import Spend
 from accountant.worst_case import Epsilon, WorstCase
 from privfair.cli import audit as command
 from privfair.cli.audit import SHOWN_LINES, _add_lines
-from privfair.privacy.run_ledger import run_name
+from privfair.run_names import run_name
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(command.audit)

@@ -13,12 +13,13 @@ from torch import nn
 
 from accountant.errors import InputError
 from privfair.clients import dp_sgd
-from privfair.clients.dp_sgd import NoisyMean, train_privately
+from privfair.clients.dp_sgd import train_privately
 from privfair.clients.objectives import build_losses
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.federated.messages import LocalWork, OwnPenalty, PrivateWork, Task
 from privfair.models import FlatModel
 from privfair.per_record import grid_of
-from tests.clients.simulation import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
+from tests.clients.setting import FEATURES, PRIVATE, client, model, perceptron, request, seeded, subset, tracked
 
 
 def clipped_sum(data, flat: FlatModel, objective, bound: float) -> np.ndarray:
@@ -291,7 +292,7 @@ def test_one_record_moves_the_sum_by_at_most_the_bound(seed: int, size: float, b
 
 
 def gradients(data, flat: FlatModel, objective) -> torch.Tensor:
-    from privfair.clients.dp_sgd import PerExampleGradients
+    from privfair.clients.opacus_engine import PerExampleGradients
 
     flat.module.train()
     sampler, data = PerExampleGradients(flat.module, flat.trainable), data.each_record_alone

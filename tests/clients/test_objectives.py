@@ -9,7 +9,7 @@ from privfair.federated.messages import OwnPenalty, Reweighted, Task
 from privfair.kernels.families import parse_kernel
 from privfair.kernels.mmd import mmd2
 from privfair.kernels.witness import witness
-from tests.clients.simulation import client, model, subset, tracked
+from tests.clients.setting import client, model, subset, tracked
 
 
 def per_example(objective, data, flat):

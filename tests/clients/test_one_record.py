@@ -249,7 +249,7 @@ def test_scores_features_and_decisions_are_those_of_the_record_alone(case: Any) 
 @given(neighbours())
 def test_clipped_gradients_are_those_of_the_record_alone(case: Any) -> None:
     """What is clipped and summed in training, of the record by itself and of its row among others."""
-    from privfair.clients import dp_sgd as opacus_engine
+    from privfair.clients import opacus_engine
 
     summed = opacus_engine.clipped_sum
     single, many, place, at = together(case)

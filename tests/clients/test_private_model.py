@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from accountant.errors import InputError
 from privfair.clients.dp_sgd import require_private_model
-from tests.clients.simulation import FEATURES, perceptron
+from tests.clients.setting import FEATURES, perceptron
 
 
 class Custom(nn.Module):
@@ -137,7 +137,7 @@ def test_opacus_is_imported_only_when_needed_and_leaves_logging_alone() -> None:
         "import logging, sys\n"
         "import privfair.clients.training, privfair.clients.dp_sgd, privfair.clients.dp_sgd\n"
         "assert 'opacus' not in sys.modules\n"
-        "import privfair.clients.dp_sgd\n"
+        "import privfair.clients.opacus_engine\n"
         "assert 'opacus' in sys.modules\n"
         "assert not logging.root.handlers\n"
     )

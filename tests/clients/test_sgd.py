@@ -8,7 +8,7 @@ from accountant.errors import InputError
 from privfair.clients.objectives import build_losses
 from privfair.clients.training import minibatches, train_locally
 from privfair.federated.messages import LocalWork
-from tests.clients.simulation import PRIVATE, client, model, perceptron, request, tracked
+from tests.clients.setting import PRIVATE, client, model, perceptron, request, tracked
 
 
 def torch_loop(work: LocalWork, data, objective, shift: np.ndarray | None) -> list[np.ndarray]:

@@ -14,8 +14,8 @@ import torch
 from privfair.audit.audit import Effort, audit
 from privfair.audit.findings import Findings
 from privfair.clients import client as clients
-from privfair.clients.dp_sgd import NoisyMean
 from privfair.clients.objectives import TrainingData, build_losses
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.clients.training import Trained
 from privfair.deployment import holder
 from privfair.engines.batched import private_training as stacked_draws

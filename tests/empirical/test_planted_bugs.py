@@ -12,7 +12,7 @@ from accountant.accountant import Accountant
 from privfair.audit.audit import Effort, audit
 from privfair.audit.findings import Findings
 from privfair.clients.client import Client
-from privfair.clients.dp_sgd import NoisyMean
+from privfair.clients.opacus_engine import NoisyMean
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.score_release import ScoreNoise

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import privfair
-import privfair.clients.dp_sgd  # seconds to import: once, for all children
+import privfair.clients.opacus_engine  # seconds to import: once, for all children
 from privfair.federated.codec import encode
 from privfair.federated.exchange import Metered
 from privfair.federated.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest

@@ -85,7 +85,7 @@ def test_runs_of_an_own_notion_are_known_in_the_ledger_by_its_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "reported"),
     [
         (
             "nowhere_at_all:x",
@@ -106,7 +106,7 @@ def test_what_is_no_notion_is_refused_with_the_reason(name: str, reported: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("1 / 0", "(ZeroDivisionError: division by zero); found 'broken_code_of_a_test:x'."),
         ("def f(:", "(SyntaxError: invalid syntax (broken_code_of_a_test.py, line 1))"),
@@ -148,7 +148,7 @@ def test_every_column_of_histories_and_results_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("", "prediction", ()), "name of a notion must be a text that is not empty; found ''."),
         (("x", "label", ()), "score of notion 'x' must be prediction or loss; found 'label'."),

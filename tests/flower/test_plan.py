@@ -37,7 +37,7 @@ def test_what_is_everybodys_own(own: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "told"),
+    ("theirs", "reported"),
     [
         ({"privacy": {"epsilon": 30.0}}, "privacy.epsilon is 30.0 there and 3.0 here"),
         ({"privacy": {"updates": "none"}}, "privacy.updates is 'none' there and 'dp_sgd' here"),

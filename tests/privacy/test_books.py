@@ -14,7 +14,7 @@ from accountant.errors import Refused
 from privfair.config import Config
 from privfair.datasets import load
 from privfair.privacy import run_ledger as run_ledger
-from privfair.privacy.run_ledger import beginning_of, division_of, has_inferred_schema, has_noise_in_shares, run_name
+from privfair.run_names import beginning_of, division_of, has_inferred_schema, has_noise_in_shares, run_name
 from privfair.runs.assembly import Credentials
 
 

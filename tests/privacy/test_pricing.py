@@ -217,7 +217,7 @@ def test_the_noise_of_updates_has_the_scale_of_its_event() -> None:
     """z·C of the step's noise over the norm C that a record is clipped to is the event's multiplier: measured."""
     import torch
 
-    from privfair.clients.dp_sgd import NoisyMean
+    from privfair.clients.opacus_engine import NoisyMean
     from privfair.mechanisms.entropy import SystemEntropy
 
     size = 20_000

@@ -28,7 +28,7 @@ from privfair.federated.exchange import Unfinished
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import Sealed
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.run_ledger import beginning_of
+from privfair.run_names import beginning_of
 from privfair.runs.assembly import Simulation
 from privfair.runs.folder import Checkpoint, RunDirectory
 from privfair.runs.loop import Planned, Report, RunOutcome, evaluated, require_room

@@ -23,7 +23,7 @@ MODULES = (
     "privfair.deployment.flower.client_app",
     "privfair.secure_aggregation.keys",
     "privfair.secure_aggregation.tenseal",
-    "privfair.clients.dp_sgd",
+    "privfair.clients.opacus_engine",
     "privfair.privacy.planner",
     "flwr.supernode.cli",
 )

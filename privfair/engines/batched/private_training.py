@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfair.clients.client import Client
-from privfair.clients.dp_sgd import _CHOICES_AT_ONCE, _DRAWS_AT_ONCE, _checked
+from privfair.clients.dp_sgd import _CHOICES_AT_ONCE, _checked
 from privfair.clients.objectives import followed
+from privfair.clients.opacus_engine import _DRAWS_AT_ONCE
 from privfair.clients.training import Trained
 from privfair.engines.batched.assembling import (
     Penalties,
