@@ -254,7 +254,7 @@ def test_a_statement_without_a_claim_claims_nothing(private_run: Path, tmp_path:
 
 
 def test_many_data_holders_that_paid_the_same_are_one_line() -> None:
-    from privfair.reports.run_privacy import spending
+    from privfair.reports.run_page import spending
 
     same = {f"client-{k}": {"rdp": 2.0, "pld": 1.5} for k in range(5)}
     nothing: dict[str, Any] = {"by_channel": {}, "by_group": {}}
