@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from accountant.errors import InputError
-from privfair.cli.console import Console, escape
-from privfair.cli.sweep import plain_table, print_areas, watched
+from privfair.cli.console import Console, escape, plain_table
+from privfair.cli.ledger import JsonOption
+from privfair.cli.sweep import print_areas, watched
 
 if TYPE_CHECKING:
     from privfair.sweeps.paper import Experiment
@@ -50,14 +51,14 @@ def reproduce(
         typer.Option(help="Begin no more runs after so long, and report what there is; thinner, not shorter.", min=0),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run an experiment of Rychener, Kuhn & Hu (AISTATS 2025) with the paper's settings, and check its claims.
 
-    `private` and `trackers-…` go beyond it: the same trade-off at ε = 1, 3, 10 and without privacy, and by what is
-    shared for fairness (noisy scores, or sums of features), with what we expected of it.
-    Writes every run to results.csv as it finishes (started again it goes on where it was), the figures in the paper's
-    arrangement, and claims.md: for each claim whether the runs confirm it, with numbers and the rule it was decided by.
+    `private` and `trackers-…` go beyond the paper: the same trade-off at ε = 1, 3, 10 and without privacy, and by what
+    is shared for fairness (noisy scores, or sums of features), checked against what we expected.
+    Every run is written to results.csv as it finishes (started again, the command continues). Figures follow the
+    paper's arrangement; claims.md says for each claim whether the runs confirm it, with numbers and the rule.
     """
     from dataclasses import replace
 
@@ -80,9 +81,9 @@ def reproduce(
         "set": sorted(w for w in wishes if not w.startswith("run.engine")),
     }
     own_ledger = experiment.private and not any(wish.startswith("run.ledger") for wish in wishes)
-    # seeded runs on public data are no part of anybody's books: they have theirs beside the results
+    # seeded runs on public data belong in no user's ledger: they get one beside the results
     aside = [f"run.ledger=sqlite:///{where / 'ledger.sqlite'}"] if own_ledger else []
-    if own_ledger:  # not to get around a budget that these data have in the usual books
+    if own_ledger:  # the data may have a budget in the usual ledger, which must not be evaded
         usual = experiment.jobs(quick=quick, overrides=wishes)
         require_no_budget(usual[0].config, len(usual))
     started = time.perf_counter()
@@ -115,7 +116,7 @@ def reproduce(
         }
         print(json.dumps(answer, allow_nan=False, ensure_ascii=False))
     else:
-        _print(Console(highlight=False), about, claims, areas, files)
+        _print(Console(), about, claims, areas, files)
     if not done.done:
         raise typer.Exit(1)
 

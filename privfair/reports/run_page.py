@@ -149,7 +149,7 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
         *found,
         "What anybody who sees every message of this run and the model can learn about "
         f"{'one data holder, with all of its records,' if whole else 'one record'} is limited by "
-        f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and holds both for "
+        f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and thinks both "
         f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in "
         "50%.",
     ]
