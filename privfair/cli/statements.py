@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from privfair.cli.console import Console, escape, plain_table
 from privfair.cli.ledger import json_number, shown
 
@@ -36,38 +38,33 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     if "ledger" not in privacy:
         console.print(privacy["claim"], style="dim", markup=False)
         return
-    style = "bold" if privacy["private"] else "bold yellow"
     console.print("privacy", style="bold")
-    console.print(f"  {privacy['claim']}", style=style, markup=False)
+    _print_indented(console, privacy["claim"], "bold" if privacy["private"] else "bold yellow")
     epsilon = privacy["epsilon"]
-    console.print(
-        f"  ε = {_epsilon(epsilon['pld'])} by PLD, {_epsilon(epsilon['rdp'])} by RDP, at δ = {privacy['delta']:g}; "
+    _print_indented(
+        console,
+        f"ε = {_epsilon(epsilon['pld'])} by PLD, {_epsilon(epsilon['rdp'])} by RDP, at δ = {privacy['delta']:g}; "
         f"neighbours: {privacy['neighbours']}.",
-        markup=False,
     )
     if privacy.get("collusion"):
         pooled = privacy["collusion"]["server_and_one_client"]
-        console.print(
-            f"  ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
+        _print_indented(
+            console,
+            f"ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
             "client, who together can open single vectors.",
-            markup=False,
         )
     planned = privacy.get("epsilon_of_plan", {}).get("pld")
     if privacy["epsilon_of"] == "plan":
-        console.print(
-            "  This is the planned upper bound; actual spending depends on the noisy counts, or on who responded.",
-            markup=False,
-        )
+        text = "This is the planned upper bound; actual spending depends on the noisy counts, or on who responded."
+        _print_indented(console, text)
     elif planned is not None:
-        console.print(
-            f"  This is what was released. The plan allowed {shown(planned)} by PLD, with room for a crash.",
-            markup=False,
-        )
-    console.print(
-        "  Quote this ε with its δ for this run. privfair audit adds up all runs on the data; privfair budget show "
+        text = f"This is what was released. The plan allowed {shown(planned)} by PLD, with room for a crash."
+        _print_indented(console, text)
+    _print_indented(
+        console,
+        "Quote this ε with its δ for this run. privfair audit adds up all runs on the data; privfair budget show "
         "prints what is left.",
-        style="dim",
-        markup=False,
+        "dim",
     )
     table = plain_table()
     for column in ("ε of", "", "PLD", "RDP"):
@@ -80,16 +77,23 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     for attribute, value in privacy["change_of_group"].items():
         table.add_row("changing a person's", escape(attribute), "", _epsilon(value))
     console.print(table)
-    console.print(f"  Followed: {privacy['objective']}.", markup=False)
-    console.print("  Not covered:", markup=False)
+    _print_indented(console, f"Followed: {privacy['objective']}.")
+    _print_indented(console, "Not covered:")
     for line in privacy["not_covered"]:
-        console.print(f"  · {line}", style="dim", markup=False)
+        _print_indented(console, line, "dim", bullet="· ")
     ledger = privacy["ledger"]
     console.print(
         f"  ledger  {ledger['url']}  ({ledger['rows']} rows of dataset {ledger['dataset']!r}; see privfair audit)",
         markup=False,
         soft_wrap=True,
     )
+
+
+def _print_indented(console: Console, text: str, style: str = "", bullet: str = "") -> None:
+    """Print a paragraph whose lines are all indented, below its bullet if it has one."""
+    lines = Text(text, style).wrap(console, console.width - 2 - len(bullet))
+    for number, line in enumerate(lines):
+        console.print(Text("  " + (bullet if number == 0 else " " * len(bullet)), style) + line)
 
 
 def _shortened(rows: list[tuple[str, dict[str, Any]]], most: int = 8) -> list[tuple[str, dict[str, Any]]]:
