@@ -28,6 +28,7 @@ from privfair.privacy.run_ledger import budget_at_hand, require_its_budget
 from privfair.privacy.statement import with_collusion
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory
+from privfair.runs.planned import NOISE_KEYS, noise_of
 from privfair.util import FloatArray
 
 FEATURES = 8
@@ -192,22 +193,12 @@ def _fixed(config: Config, release_plan: ReleasePlan, rate: float | None) -> Con
     """The configuration with every number of its plan given, so that made-up records cannot change any of them."""
     privacy: dict[str, Any] = {key: getattr(config.privacy, key) for key in _KEPT}
     privacy |= {"retries": 0, "prediction_rate": rate}
-    if release_plan.counting is not None:
-        privacy["count_noise"] = release_plan.counting.scale
-    if release_plan.sharing is not None:
-        privacy["prediction_noise"] = release_plan.sharing.noise.scale
-    if release_plan.evaluation is not None:
-        privacy["evaluation_noise"] = release_plan.evaluation.scale
-    if release_plan.client_updates is not None:
-        privacy["noise_multiplier"] = release_plan.client_updates.noise.multiplier
-    if release_plan.embedding is not None:
-        privacy["prediction_noise"] = release_plan.embedding.noise.multiplier
-    if release_plan.updates is not None:
-        u = release_plan.updates
-        privacy |= {"noise_multiplier": u.noise_multiplier, "sampling_rate": u.sampling_rate, "local_steps": u.steps}
-    scales = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
-    if not any(privacy.get(k) for k in scales):
+    scales = {NOISE_KEYS[channel]: noise for channel, noise in noise_of(release_plan).items()}
+    if not any(scales.values()):
         raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
+    privacy |= scales
+    if release_plan.updates is not None:
+        privacy |= {"sampling_rate": release_plan.updates.sampling_rate, "local_steps": release_plan.updates.steps}
     tables = config.as_tables()
     tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
     tables["aggregation"].pop("keys", None)

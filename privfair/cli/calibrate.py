@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from privfair.runs.planned import PlannedRun, PublicFacts
 
 FACTORS = (0.5, 1.0, 2.0)
-# The key of [privacy] that has the noise of a channel.
-NOISE_KEYS = {
-    "updates": "noise_multiplier",
-    "predictions": "prediction_noise",
-    "embeddings": "prediction_noise",
-    "counts": "count_noise",
-    "evaluation": "evaluation_noise",
-}
 LEAST_STEP = 1.0005  # noise grows by this factor if rounding to a grid took ε above the target
 
 
@@ -251,6 +243,8 @@ class _Options:
 
     def noise(self, factor: float = 1.0) -> dict[str, float]:
         """The noise keys of [privacy]: as given, times the factor where it is not fixed."""
+        from privfair.runs.planned import NOISE_KEYS
+
         given = self.given
         relative = {
             "updates": given["updates_noise"],
@@ -386,27 +380,11 @@ def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_upd
     }
 
 
-def _noise(run: PlannedRun) -> dict[str, float]:
-    """The noise of every channel, in the units of its key in [privacy]."""
-    release_plan, found = run.release_plan, dict[str, float]()
-    if release_plan.counting is not None:
-        found["counts"] = release_plan.counting.scale
-    if release_plan.sharing is not None:
-        found["predictions"] = release_plan.sharing.noise.scale
-    if release_plan.embedding is not None:
-        found["embeddings"] = release_plan.embedding.noise.multiplier
-    if release_plan.updates is not None:
-        found["updates"] = release_plan.updates.noise_multiplier
-    if release_plan.client_updates is not None:
-        found["updates"] = release_plan.client_updates.noise.multiplier
-    if release_plan.evaluation is not None:
-        found["evaluation"] = release_plan.evaluation.scale
-    return found
-
-
 def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
     """The tables that give a run this very plan: all noise is given, and defaults are left out."""
-    privacy = {NOISE_KEYS[name]: value for name, value in _noise(run).items()}
+    from privfair.runs.planned import NOISE_KEYS, noise_of
+
+    privacy = {NOISE_KEYS[name]: value for name, value in noise_of(run.release_plan).items()}
     found = getattr(run.claim, run.config.privacy.target_method)
     if target is not None and found <= target:  # a target that the plan misses would be refused
         privacy = {"epsilon": target, **privacy}
@@ -418,14 +396,14 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     from accountant.events import Composed, Mechanism
-    from privfair.runs.planned import flat
+    from privfair.runs.planned import flat, noise_of
 
     channel = flat(channel)
     event = channel.event
     parts = event.events if isinstance(event, Composed) else (event,)
     worst_case = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
     mechanism: Event = getattr(worst_case, "event", worst_case)
-    scale, sensitivity = _noise(run).get(channel.name), None
+    scale, sensitivity = noise_of(run.release_plan).get(channel.name), None
     if scale is not None and isinstance(mechanism, Mechanism):  # its own numbers may be in steps of a grid
         sensitivity = mechanism.sensitivity * scale / mechanism.noise_scale
     by_rdp, by_pld = run.planner.price([channel])
