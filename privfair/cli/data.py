@@ -13,7 +13,6 @@ from rich.text import Text
 from accountant.errors import InputError
 from privfair.cli.console import ANSWER_IS_NO, Console, escape, plain_table
 from privfair.cli.ledger import JsonOption
-from privfair.util import toml_value
 
 if TYPE_CHECKING:
     from privfair.datasets.downloads import DatasetInfo
@@ -101,6 +100,7 @@ def check(
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """The options in `key=value` pairs; a value that is not TOML is text."""
     from privfair.datasets.downloads import COMMON
+    from privfair.util import toml_value
 
     settings = {}
     for pair in pairs:

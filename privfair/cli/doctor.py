@@ -26,7 +26,6 @@ from rich.text import Text
 
 from privfair.cli.console import Console, plain_table
 from privfair.cli.ledger import JsonOption
-from privfair.util import installed
 
 MARK = "\x1eprivfair-doctor "  # libraries print, too; lines that begin so are ours
 REINSTALL = "Install privfair again in a fresh environment: `make demo`, or pip install with constraints.txt."
@@ -211,6 +210,8 @@ def doctor(as_json: JsonOption = False) -> None:
     Every part is really tried, in another process, and nothing is left behind. The exit code is 1 if a part that
     privfair needs does not work; for missing optional parts the command to install them is shown.
     """
+    from privfair.util import installed
+
     console = Console(stderr=True)
     with console.status("trying …") as status:
         outcomes = diagnose(list(CHECKS), begins=lambda name: status.update(f"trying {CHECKS[name].title} …"))

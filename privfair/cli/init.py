@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -15,7 +15,9 @@ from rich.text import Text
 from accountant.errors import InputError
 from privfair.cli.console import Console, plain_table
 from privfair.cli.ledger import JsonOption
-from privfair.datasets.guess import GROUPS, RARE, Guess
+
+if TYPE_CHECKING:
+    from privfair.datasets.guess import Guess
 
 PUBLIC = """
 # ── What is public about the columns ────────────────────────────────────────────────────────────────────────────
@@ -146,6 +148,8 @@ def _require_names(columns: tuple[str, ...], path: Path) -> None:
 
 def _print(found: Guess, target: Path, notes: Sequence[str]) -> None:
     """Print the roles of the columns, what to check, and the next step."""
+    from privfair.datasets.guess import RARE
+
     console = Console()
     table = plain_table()
     table.add_column("column", overflow="fold")
@@ -191,6 +195,8 @@ def key(name: str) -> str:
 
 def configuration(path: str, options: Mapping[str, str], guess: Guess) -> str:
     """The whole file; `options` say how the table is written."""
+    from privfair.datasets.guess import RARE
+
     lines = [
         f"# privfair train on {quoted(path)}, written by privfair init after looking at {guess.records} records.",
         "# Everything marked GUESS was guessed by names and values. CHECK it: a wrong column gives a wrong answer.",
@@ -229,6 +235,8 @@ def _why(guess: Guess, role: str) -> str:
 
 
 def _features(guess: Guess) -> Iterable[str]:
+    from privfair.datasets.guess import GROUPS
+
     yield "# GUESS. Take out what is known only after the outcome, or computed from it."
     yield "features = ["
     for name in guess.features:

@@ -20,7 +20,7 @@ from privfair.privacy.run_ledger import dataset_name
 from privfair.reports.figures import COLOURS, DASHES, SYMBOLS, Figure, Trace, axis, plain
 from privfair.reports.pages import render_page
 from privfair.reports.run_facts import has_budget, without_password
-from privfair.sweeps.figures import Z, limits_of, unfairness_label
+from privfair.sweeps.figures import Z, limits_of, means_outside, unfairness_label
 from privfair.sweeps.frontiers import (
     Point,
     areas_of,
@@ -139,7 +139,7 @@ def frontier_plot(points: Sequence[Point], *, quality: str, notion: str, varied:
         ends.append(
             f"{name} is fairest at unfairness {fairest.mean[1]:.3f} with {quality} {sign * fairest.mean[0]:.3f}"
         )
-    outside = sum(not (left <= p.mean[1] <= right and bottom <= sign * p.mean[0] <= top) for p in points)
+    outside = means_outside(points, sign)
     more = f" {outside} of {len(points)} means lie outside; double-click shows all." if outside else ""
     return Figure(
         "frontier",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ def run_stacked(
         while start < len(simulations):
             count = runs_at_once or fitting(simulations[start:], free_numbers() if room is None else room // 8)
             numbers = range(start, min(start + count, len(simulations)))
-            _together(simulations, numbers, threads, _Callbacks(report, finished, progress), outcomes, errors)
+            _together(simulations, numbers, threads, report, finished, progress, outcomes, errors)
             start += count
     for number, error in errors.items():
         if failed is None:
@@ -108,20 +108,13 @@ def run_stacked(
     return [outcomes[n] for n in sorted(outcomes)]
 
 
-@dataclass(frozen=True)
-class _Callbacks:
-    """What is called as runs proceed."""
-
-    report: StackReport | None
-    finished: Finished | None
-    progress: Progress | None
-
-
 def _together(
     simulations: Sequence[Simulation],
     numbers: range,
     threads: int,
-    callbacks: _Callbacks,
+    report: StackReport | None,
+    finished: Finished | None,
+    progress: Progress | None,
     outcomes: dict[int, RunOutcome],
     errors: dict[int, Exception],
 ) -> None:
@@ -133,7 +126,6 @@ def _together(
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
-            report = callbacks.report
             line = None if report is None else lambda row: report(number, row)
             return run_rounds(_seated(simulations[number], seat, pooled), None, line)
 
@@ -144,14 +136,14 @@ def _together(
             errors[numbers[position]] = end.error
         elif end.result is not None:
             outcomes[numbers[position]] = end.result
-            if callbacks.finished is not None:
-                callbacks.finished(numbers[position], end.result)
+            if finished is not None:
+                finished(numbers[position], end.result)
 
     def answered(questions: list[Any]) -> list[Any]:
         answers = _answers(questions, engine)
-        if callbacks.progress is not None:
+        if progress is not None:
             trained = [q for q in questions if isinstance(q, Exchange) and q.trains]
-            callbacks.progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
+            progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
         return answers
 
     try:

@@ -164,42 +164,47 @@ def mechanism_figure(points: Sequence[Point], stem: Path, *, quality: str, notio
     return _figure(panels, points, stem, quality, notion, rows=-(-len(names) // 2))
 
 
+def frontier_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, title: str = "") -> list[Path]:
+    """Quality over unfairness: one line per series through its means, in the order of what is varied."""
+    look = _styles(points)
+    panels = {
+        name or title: [(series, look[series], of) for series, of in by_series(inside).items()]
+        for name, inside in _panels(points).items()
+    }
+    outside = means_outside(points, sign_of(quality))
+    note = f"\n{outside} of {len(points)} means lie outside; the scatter shows all" if outside else ""
+    common = title if len(panels) > 1 else ""
+    return _figure(panels, points, stem, quality, notion, rows=1, height=4.6, title=common, note=note)
+
+
 def _figure(
-    panels: Mapping[str, list[Line]], points: Sequence[Point], stem: Path, quality: str, notion: str, *, rows: int
+    panels: Mapping[str, list[Line]],
+    points: Sequence[Point],
+    stem: Path,
+    quality: str,
+    notion: str,
+    *,
+    rows: int,
+    height: float = 4.2,
+    title: str = "",
+    note: str = "",
 ) -> list[Path]:
+    """Frontiers in panels with the same limits."""
     sign = sign_of(quality)
     left, right, bottom, top = limits_of(points, sign)
-    figure, axes = new_figure(len(panels), rows=rows, height=4.2)
-    for axis, (title, lines) in zip(axes, panels.items(), strict=False):  # an odd number leaves a place empty
-        for name, style, of in lines:
+    figure, axes = new_figure(len(panels), rows=rows, height=height)
+    for axis, (name, lines) in zip(axes, panels.items(), strict=False):  # an odd number leaves a place empty
+        for series, style, of in lines:
             if of:
-                draw_frontier(axis, of, style, name, sign)
-        tidy(axis, unfairness_label(notion), quality, title)
+                draw_frontier(axis, of, style, series, sign)
+        tidy(axis, unfairness_label(notion), quality, name)
         axis.set_xlim(left, right)
         axis.set_ylim(bottom, top)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if panels:
-        legend_below(figure, axes[0], FRONTIER_NOTE)
-    return save(figure, stem)
-
-
-def frontier_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, title: str = "") -> list[Path]:
-    """Quality over unfairness: one line per series through its means, in the order of what is varied."""
-    panels = _panels(points)
-    figure, axes = new_figure(len(panels))
-    look, (left, right, bottom, top) = _styles(points), limits_of(points, sign_of(quality))
-    cut = [p for p in points if not (left <= p.mean[1] <= right and bottom <= sign_of(quality) * p.mean[0] <= top)]
-    for axis, (name, inside) in zip(axes, panels.items(), strict=True):
-        for series, of in by_series(inside).items():
-            draw_frontier(axis, of, look[series], series, sign_of(quality))
-        tidy(axis, unfairness_label(notion), quality, name or title)
-        axis.set_xlim(left, right)
-        axis.set_ylim(bottom, top)
-    outside = len(cut)
-    note = FRONTIER_NOTE + (f"\n{outside} of {len(points)} means lie outside; the scatter shows all" if outside else "")
-    legend_below(figure, _fullest(axes), note)
-    if title and len(panels) > 1:
+        legend_below(figure, _fullest(axes), FRONTIER_NOTE + note)
+    if title:
         figure.suptitle(title, fontweight="bold")
     return save(figure, stem)
 
@@ -348,6 +353,12 @@ def limits_of(points: Sequence[Point], sign: float) -> tuple[float, float, float
     reach_y = max(0.10 * float(np.ptp(values)), 0.005 * max(1.0, float(np.abs(values).max())))
     left, right = max(float(unfairness.min()) - reach_x, -reach_x), float(unfairness.max()) + reach_x
     return left, right, float(values.min()) - reach_y, float(values.max()) + reach_y
+
+
+def means_outside(points: Sequence[Point], sign: float) -> int:
+    """How many means lie outside `limits_of` the points."""
+    left, right, bottom, top = limits_of(points, sign)
+    return sum(not (left <= p.mean[1] <= right and bottom <= sign * p.mean[0] <= top) for p in points)
 
 
 def _fullest(axes: Sequence[Any]) -> Any:

@@ -59,7 +59,7 @@ def test_a_crash_exits_3_and_prints_no_records(capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert (out, "Alice" in err) == ("", False)
     found = re.search(
-        r"privfair crashed: KeyError in cli/faults\.py, line \d+\. Its traceback is in (\S+);", plain(err)
+        r"privfair crashed: KeyError in cli/console\.py, line \d+\. Its traceback is in (\S+);", plain(err)
     )
     assert found is not None
     log = Path(found[1])
