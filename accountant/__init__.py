@@ -15,9 +15,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from accountant.accountant import Accountant, Release, epsilon
+    from accountant.accountant import Accountant, epsilon
     from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
-    from accountant.budget import Budget, BudgetExceeded, RenyiFilter
+    from accountant.budget import Budget, BudgetExceeded
     from accountant.calibration import Calibration, Channel, calibrate, calibrate_release
     from accountant.errors import InputError
     from accountant.events import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from accountant.ledger.ledger import Ledger
     from accountant.ledger.outbox import Reservation, TokenAlreadyUsed
     from accountant.ledger.signing import OwnerKey
-    from accountant.spending import Spend
+    from accountant.spending import Release, Spend
 
 __all__ = [
     "Accountant",
@@ -70,7 +70,6 @@ __all__ = [
     "OwnerKey",
     "PoissonSampled",
     "Release",
-    "RenyiFilter",
     "Repeated",
     "Reservation",
     "Spend",
@@ -90,9 +89,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "accountant": ("Accountant", "Release", "epsilon"),
+    "accountant": ("Accountant", "epsilon"),
     "bounds": ("BoundsDisagree", "Spent", "delta_of", "spent"),
-    "budget": ("Budget", "BudgetExceeded", "RenyiFilter"),
+    "budget": ("Budget", "BudgetExceeded"),
     "calibration": ("Calibration", "Channel", "calibrate", "calibrate_release"),
     "errors": ("InputError", "LedgerBroken"),
     "events": (
@@ -104,7 +103,7 @@ _HOME = {
     "ledger.ledger": ("Ledger",),
     "ledger.outbox": ("Reservation", "TokenAlreadyUsed"),
     "ledger.signing": ("OwnerKey",),
-    "spending": ("Spend",),
+    "spending": ("Release", "Spend"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sqlalchemy import Connection
 
-from accountant.audit_scan import AuditScan, BudgetChange, Segment, View, view
+from accountant.audit_scan import AuditScan, BudgetChange, Segment, view
 from accountant.budget import Budget
 from accountant.budget import require_budget_delta as require_delta
 from accountant.conversion import epsilon_from_rdp
@@ -21,15 +20,15 @@ from accountant.events import Adjacency, Neighbouring, Unit
 from accountant.ledger import chain, outbox
 from accountant.ledger import datasets as books
 from accountant.ledger.chain import ChainCheck, Head, LedgerBroken, Problem, Rows
-from accountant.ledger.datasets import DatasetState, event_of
+from accountant.ledger.datasets import DatasetState
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import Seen
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch
 from accountant.ledger.totals import SAME, Position, derive_totals, older
 from accountant.rdp import DEFAULT_ORDERS, Array
-from accountant.spending import Payer, Source, add_up, clients, folded, worst_record
-from accountant.worst_case import Epsilon, WorstCase, sum_of_curves
+from accountant.spending import Payer, Source, add_up, folded, worst_record
+from accountant.worst_case import Epsilon, Releases, WorstCase, clients, sum_of_curves
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,8 @@ def burn_down(dataset: str, segments: Sequence[Segment], changes: Sequence[Budge
         previous = segment.at
         if not new and not changed:
             continue
-        for payer, counts in new.items():
-            costs = Counter({event_of(body): count for body, count in counts.items()})
-            curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs)(DEFAULT_ORDERS)
+        for payer, costs in new.items():
+            curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs, DEFAULT_ORDERS)
             if changes:
                 # The order never changes after a release, so that of the last budget serves for the time before it too.
                 cost = (changes[-1].budget.cost(event, count) for event, count in costs.items())
@@ -294,7 +292,7 @@ def _no_more_than(total: Epsilon, points: Iterable[Point]) -> Iterable[Point]:
     return (replace(point, epsilon=min(point.epsilon, total.rdp)) for point in points)
 
 
-def _changing(state: DatasetState, whole: View, worst_case: WorstCase) -> tuple[Line, ...]:
+def _changing(state: DatasetState, whole: Releases, worst_case: WorstCase) -> tuple[Line, ...]:
     if state.simulation or state.neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return ()
     groups = {group for _, group in whole if group}
@@ -302,7 +300,7 @@ def _changing(state: DatasetState, whole: View, worst_case: WorstCase) -> tuple[
     for attribute in sorted({group.partition("=")[0] for group in groups}):
         releases = sum(sum(counts.values()) for (_, group), counts in whole.items()
                        if group.partition("=")[0] == attribute)  # fmt: skip
-        result.append(Line(attribute, releases, Epsilon(worst_case.of_changing(whole, attribute))))
+        result.append(Line(attribute, releases, Epsilon(worst_case.on_change(whole, attribute).epsilon)))
     return tuple(result)
 
 

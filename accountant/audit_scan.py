@@ -15,7 +15,8 @@ from accountant.errors import InputError
 from accountant.events import NeighbouringMismatch, NotPrivate, canonical_json
 from accountant.ledger.chain import ChainCheck
 from accountant.ledger.datasets import BUDGET, DATASET, LEDGER, RESTORED, TOTALS, TRUSTED, DatasetState, event_of
-from accountant.spending import SPEND, Payer, Source, payer_of
+from accountant.spending import SPEND, Source, payer_of
+from accountant.worst_case import Releases
 
 NOT_PRIVATE = canonical_json(NotPrivate())
 # Rows whose source was deleted: nobody knows what they released.
@@ -167,14 +168,12 @@ class AuditScan:
 
 _KIND, _SOURCE_AND_COUNT = itemgetter(1), itemgetter(6, 4)
 
-View = dict[Payer, Counter[str]]
 
-
-def view(counts: Mapping[Source, int], **only: str) -> View:
+def view(counts: Mapping[Source, int], **only: str) -> Releases:
     """How often each payer made each release, of those that agree with `only` (for instance run="r1")."""
-    result: View = {}
+    result: Releases = {}
     for source, count in counts.items():
         if all(getattr(source, name) == value for name, value in only.items()):
-            payer = payer_of(source.client, source.group, event_of(source.body))
-            result.setdefault(payer, Counter())[source.body] += count
+            event = event_of(source.body)
+            result.setdefault(payer_of(source.client, source.group, event), Counter())[event] += count
     return result

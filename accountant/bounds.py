@@ -150,26 +150,6 @@ def spent_by_pld(event: Event, delta: float) -> Spent:
     return Spent(best[0], delta, "pld", event.neighbouring, interval=best[1])
 
 
-def worst(events: Iterable[tuple[str, Event]], delta: float, method: Method) -> tuple[Spent, str] | None:
-    """The dearest of several named compositions and its name; None when there are none.
-
-    By PLD only those are computed whose RDP bound is not already below the dearest found: PLD is never
-    more than 1% above it.
-    """
-    by_rdp = [(spent(event, delta), name, event) for name, event in events]
-    ranked = sorted(by_rdp, key=lambda one: one[0].epsilon, reverse=True)
-    if method == "rdp" or not ranked:
-        return (ranked[0][0], ranked[0][1]) if ranked else None
-    best: tuple[Spent, str] | None = None
-    for bound, name, event in ranked:
-        if best is not None and bound.epsilon <= TOLERATED * best[0].epsilon:
-            break
-        found = spent(event, delta, method)
-        if best is None or found.epsilon > best[0].epsilon:
-            best = (found, name)
-    return best
-
-
 def delta_of(events: object, epsilon: float, method: Method = "rdp") -> float:
     """δ at this ε, an upper bound."""
     event = as_event(events)

@@ -1,8 +1,17 @@
-"""Spending that is decided as one goes: a Rényi filter of one order, fixed before the first release.
+"""Lifetime budgets: a Rényi filter for each dataset, whose order is fixed when the budget is set.
 
-The best-order conversion and privacy loss distributions hold for plans fixed beforehand. When a later
-release depends on what earlier ones showed, choosing the order, or the follow-up, afterwards can break
-the stated δ. A filter at one fixed order cannot be broken that way.
+Every release adds its Rényi divergence at the one order α. A release is allowed while no record's sum exceeds the
+capacity, the most that still converts to (ε, δ). The search for the best order and privacy loss distributions hold for
+plans fixed beforehand: when a later release depends on what earlier ones showed, choosing the order, or the follow-up,
+afterwards can break the stated δ. A filter at one fixed order cannot be broken that way: however releases depend on
+earlier outputs, everything that got through has a divergence of at most the capacity at this order (Feldman, Zrnic
+2021, arXiv 2008.11193v4, Theorems 3.1 and 4.3).
+
+Raising a budget keeps its order. The larger claim then holds provided the decision to raise it was not taken from what
+the releases showed; the ledger keeps who raised it, when and why.
+
+What is left of a filter is also given in ε. An ε by itself does not say how much divergence a release costs; for two
+kinds of release it does (`Remaining`), and for them the answers are exact or on the safe side.
 """
 
 from __future__ import annotations
@@ -21,53 +30,9 @@ from accountant.events import Adjacency, Event, Neighbouring, Unit, as_adjacency
 from accountant.rdp import order_grid, rdp
 from accountant.spending import Payer, Spend, add_up, require_count, worst_record
 
-
-@dataclass(frozen=True)
-class RenyiFilter:
-    """Lets releases through as long as their RDP at one fixed order sums to at most the capacity.
-
-    Whatever the releases are, and however they depend on earlier outputs, everything that got through
-    together has RDP of at most the capacity at this order (Feldman, Zrnic 2021, arXiv 2008.11193v4,
-    Theorems 3.1 and 4.3), hence meets the (ε, δ) the capacity was computed from.
-    """
-
-    order: float
-    capacity: float
-
-    def __post_init__(self) -> None:
-        """Check that the order is above 1 and the capacity a number."""
-        if not self.order > 1:
-            raise InputError("order", "must be above 1", self.order)
-        if not self.capacity >= 0:
-            raise InputError("capacity", "must be at least 0", self.capacity)
-
-    @classmethod
-    def for_budget(cls, epsilon: float, delta: float, order: float | None = None) -> RenyiFilter:
-        """The filter of a lifetime budget (ε, δ); its order comes from the budget alone unless given."""
-        chosen = choose_order(epsilon, delta) if order is None else order
-        return cls(chosen, rdp_capacity(epsilon, delta, chosen))
-
-    def cost(self, event: Event) -> float:
-        """The event's RDP at this filter's order."""
-        return float(rdp(event, (self.order,))[0])
-
-    def remaining(self, spent: float) -> float:
-        """What is left, in RDP at this order; never below 0."""
-        return max(0.0, self.capacity - _require_spent(spent))
-
-    def fits(self, spent: float, event: Event) -> bool:
-        """Whether the event may be released after `spent` (RDP at this order)."""
-        return _require_spent(spent) + self.cost(event) <= self.capacity
-
-    def how_many_fit(self, spent: float, event: Event) -> float:
-        """How many repetitions of the event still fit; `math.inf` for an event that costs nothing."""
-        cost = self.cost(event)
-        if cost == 0:
-            return math.inf
-        count = math.floor(self.remaining(spent) / cost)
-        while count > 0 and _require_spent(spent) + count * cost > self.capacity:
-            count -= 1
-        return count
+SAFETY = 1.0 - 1e-9  # sums of many costs are rounded up, each by less than this
+DIGITS = 3
+MOST_NOISE = 64  # a request that needs more times its noise is another one
 
 
 def choose_order(epsilon: float, delta: float) -> float:
@@ -84,26 +49,6 @@ def choose_order(epsilon: float, delta: float) -> float:
     return float(orders[int(np.argmax(capacities(epsilon, delta, orders) / orders))])
 
 
-def _require_spent(spent: float) -> float:
-    if math.isinf(spent):
-        return math.inf
-    number = require_finite("spent", spent)
-    if number < 0:
-        raise InputError("spent", "must be at least 0", spent)
-    return number
-
-
-# ---- What of a Rényi filter is left, said in ε: of which further releases is it certain that they fit?
-#
-# A filter counts Rényi divergence at one order, and an ε by itself does not say how much of that a release costs. For
-# two kinds of release it does, and for them the answers here are exact or on the safe side.
-
-
-# Sums of many costs are rounded up, each by less than this.
-SAFETY = 1.0 - 1e-9
-DIGITS = 3
-
-
 @dataclass(frozen=True)
 class Remaining:
     """The largest ε of further releases, all taken together, that certainly fit; 0 when nothing does.
@@ -117,27 +62,20 @@ class Remaining:
 
 
 def remaining(left: float, order: float, delta: float) -> Remaining:
-    """What fits into `left`, Rényi divergence at the order."""
+    """What fits into `left`, Rényi divergence at the order.
+
+    pure: max(r, √(2r/α)). What is ε-private with δ = 0 has a Rényi divergence of at most min(ε, αε²/2) (Bun, Steinke
+    2016, arXiv 1605.02065v1, Proposition 3.3; and no Rényi divergence is above the largest log-ratio).
+
+    gaussian: ε at δ of the Gaussian release whose Rényi divergence α/(2z²) is r, from below. Gaussian releases compose
+    to a Gaussian release, whose exact ε (Balle, Wang 2018, arXiv 1805.06530v2, Theorem 8) falls as z grows: all that
+    have a smaller ε together, by whatever bound, cost less.
+    """
     if not left > 0:
         return Remaining(0.0, 0.0)
-    return Remaining(gaussian_releases(left * SAFETY, order, delta), pure_epsilon(left * SAFETY, order))
-
-
-def pure_epsilon(left: float, order: float) -> float:
-    """max(r, √(2r/α)): what is ε-private with δ = 0 has a Rényi divergence of at most min(ε, αε²/2).
-
-    Bun, Steinke 2016 (arXiv 1605.02065v1), Proposition 3.3; and no Rényi divergence is above the largest log-ratio.
-    """
-    return max(left, math.sqrt(2.0 * left / order))
-
-
-def gaussian_releases(left: float, order: float, delta: float) -> float:
-    """ε at δ of the Gaussian release whose Rényi divergence α/(2z²) is `left`, from below.
-
-    Gaussian releases compose to a Gaussian release, whose exact ε (Balle, Wang 2018, arXiv 1805.06530v2, Theorem 8)
-    falls as z grows: all that have a smaller ε together, by whatever bound, cost less.
-    """
-    return gaussian_epsilon(math.sqrt(2.0 * left / order), delta)
+    r = left * SAFETY
+    separation = math.sqrt(2.0 * r / order)
+    return Remaining(gaussian_epsilon(separation, delta), max(r, separation))
 
 
 def rounded_down(epsilon: float) -> str:
@@ -154,15 +92,6 @@ def rounded_up(epsilon: float) -> str:
         return "∞" if epsilon > 0 else "0"
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - DIGITS + 1)
     return f"{math.ceil(epsilon / unit - 1e-9) * unit:.{DIGITS}g}"
-
-
-# ---- Lifetime budgets: a Rényi filter per dataset whose order is fixed when the budget is set.
-#
-# Every release adds its Rényi divergence at the one order α; a release is allowed while no record's sum
-# exceeds the capacity that still converts to (ε, δ). Because α is fixed beforehand, this stays valid when each
-# release is chosen after seeing the earlier ones (Feldman, Zrnic 2021, arXiv 2008.11193v3, Theorem 3.1).
-# Raising a budget keeps its order. The larger claim then holds provided the decision to raise it was not taken
-# from what the releases said; the ledger keeps who raised it, when and why.
 
 
 @dataclass(frozen=True)
@@ -355,12 +284,6 @@ def _set(budget: Budget, name: str, value: object) -> None:
     object.__setattr__(budget, name, value)  # frozen to everybody but its own constructor
 
 
-# ---- Whether a request fits into a budget, and if not, how much of it would.
-
-
-MOST_NOISE = 64  # a request that needs more times its noise is another one
-
-
 def costs(budget: Budget, spends: Sequence[Spend]) -> dict[Payer, float]:
     """What each payer would pay for these spends, at the budget's order."""
     asked: dict[Payer, float] = {}
@@ -387,7 +310,7 @@ def require_room(
     total: Mapping[Payer, float],
     spends: Sequence[Spend],
 ) -> None:
-    """Nothing, if the spends take no record's total over the budget; else `BudgetExceeded` with what fits.
+    """Raise `BudgetExceeded`, with what fits, if the spends take some record's total over the budget.
 
     Only records that the spends touch count: those of another client may have used theirs up.
     """

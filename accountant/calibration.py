@@ -9,7 +9,7 @@ from functools import singledispatch
 
 import numpy as np
 
-from accountant.bounds import METHODS, Method, spent, worst
+from accountant.bounds import METHODS, TOLERATED, Method, spent
 from accountant.conversion import gaussian_delta, require_delta
 from accountant.errors import InputError, require_positive
 from accountant.events import (
@@ -26,6 +26,7 @@ from accountant.events import (
     Repeated,
 )
 from accountant.pld_profiles import grid_pairs
+from accountant.worst_case import costliest
 
 MARGIN = 1e-10  # divergences are computed to about 1e-13 of themselves
 TIGHTEST, LOOSEST = 1e-12, 1e12  # noise multipliers searched
@@ -202,22 +203,19 @@ def calibrate(
     different = {channels: client for client, channels in clients.items()}
 
     def worst_by(how: Method, factor: float) -> tuple[float, str]:
-        events = [
-            (client, _total(tuple(channel.scaled(factor) for channel in channels)))
-            for channels, client in different.items()
-        ]
-        found = worst(events, delta, how)
-        return (found[0].epsilon, found[1]) if found else (0.0, "")
+        events: dict[Event, str] = {}
+        for channels, client in different.items():
+            events.setdefault(_total(channel.scaled(factor) for channel in channels), client)
+        return _worst(events, delta, how)
 
     try:
         factor = search_factor(lambda f: worst_by("rdp", f)[0], target, delta)
     except InputError:
         if method == "rdp":
             raise
-        # What is fixed may be too dear by RDP and fit by PLD.
-        fixed = [(client, _total(tuple(c for c in channels if c.fixed))) for client, channels in clients.items()]
-        worst_case = worst(fixed, delta, "pld")
-        if worst_case is not None and worst_case[0].epsilon >= target:
+        # What is fixed may be too costly by RDP and fit by PLD.
+        fixed = {_total(c for c in channels if c.fixed): client for client, channels in clients.items()}
+        if _worst(fixed, delta, "pld")[0] >= target:
             raise
         factor = 1.0
     if method == "pld":  # PLD is below RDP, so that is a good place to start from
@@ -307,7 +305,14 @@ def noise_scale(event: Event) -> float:
     return math.nan
 
 
-def _total(channels: tuple[Channel, ...]) -> Event:
+def _worst(events: Mapping[Event, str], delta: float, method: Method) -> tuple[float, str]:
+    """ε of the costliest composition and the client whose it is."""
+    slack = TOLERATED if method == "pld" else 1.0  # PLD may be 1% above RDP
+    found = costliest(events, lambda e: spent(e, delta).epsilon, lambda e: spent(e, delta, method), slack)
+    return (found[0].epsilon, events[found[1]]) if found else (0.0, "")
+
+
+def _total(channels: Iterable[Channel]) -> Event:
     return Composed(tuple(channel.total for channel in channels))
 
 

@@ -6,10 +6,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError, require_finite
-from accountant.rdp import Array
+
+Array = NDArray[np.float64]
 
 # A handful of correctly rounded operations err by less than this factor.
 ROUNDING = 1e-14

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 from typing import Any, ClassVar
 
 from accountant.errors import InputError, require_finite, require_positive
@@ -450,6 +450,7 @@ class Repeated(Event):
         return {"kind": self.kind, "event": self.event.body(), "count": self.count}
 
 
+@lru_cache(maxsize=4096)
 def canonical_json(event: Event) -> str:
     """One and only one text for an event: sorted keys, no spaces, floats that round-trip exactly."""
     return json.dumps(event.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)

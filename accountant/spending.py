@@ -1,23 +1,16 @@
-"""Who pays for a release: one record's share of what its dataset, its client and its groups released.
-
-No database behind this module: the accountant uses it too.
-"""
+"""Who pays for a release: one record's share of what its dataset, its client and its groups released."""
 
 from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
-
-import numpy as np
 
 from accountant.errors import InputError
 from accountant.events import Event, Unit, canonical_json
-from accountant.rdp import Array
 
 SPEND = "spend"
 LONGEST_NAME = 200
@@ -46,6 +39,31 @@ class Draft(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Release:
+    """One release, or `count` equal ones, and whose it was.
+
+    client "" touches every client's records; group "" touches every group's, otherwise "attribute=value".
+    A release without a round happens before the first.
+    """
+
+    event: Event
+    count: int = 1
+    client: str = ""
+    group: str = ""
+    channel: str = ""
+    round: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse labels that could be read two ways."""
+        require_labels(self.client, self.group, self.channel, self.round, self.count)
+
+    @property
+    def payer(self) -> Payer:
+        """The client and group whose records pay for it."""
+        return payer_of(self.client, self.group, self.event)
+
+
+@dataclass(frozen=True)
 class Spend:
     """One release, or `count` identical ones: what, from which data, and for which part of the run.
 
@@ -69,14 +87,10 @@ class Spend:
     def __post_init__(self) -> None:
         """Refuse what could not be written down without doubt."""
         require_name("dataset", self.dataset)
-        for name in ("client", "channel", "run"):
-            require_name(name, getattr(self, name), empty=True)
-        require_group(self.group)
+        require_name("run", self.run, empty=True)
         if not isinstance(self.event, Event):
             raise InputError("event", "must be an accountant event", self.event, "See accountant.events.")
-        require_count("count", self.count, at_least=1)
-        if self.round is not None:
-            require_count("round", self.round, at_least=0)
+        require_labels(self.client, self.group, self.channel, self.round, self.count)
 
     @property
     def payer(self) -> Payer:
@@ -104,6 +118,16 @@ def payer_of(client: str, group: str, event: Event) -> Payer:
     """Who pays for a release; where whole clients are protected, groups inside one are no separate payers."""
     protected = event.neighbouring
     return client, "" if protected is not None and protected.unit is Unit.CLIENT else group
+
+
+def require_labels(client: str, group: str, channel: str, round: int | None, count: int) -> None:
+    """Raise `InputError` if a label of a release could be read two ways, or a number of it is none."""
+    require_name("client", client, empty=True)
+    require_name("channel", channel, empty=True)
+    require_group(group)
+    require_count("count", count, at_least=1)
+    if round is not None:
+        require_count("round", round, at_least=0)
 
 
 def require_name(name: str, value: object, *, empty: bool = False) -> str:
@@ -221,13 +245,13 @@ def worst_record(
     for client, mine in by_client.items() or {"": {}}.items():
         groups = asked.get("", set()) | asked.get(client, set())
         for group in [""] if "" in groups else groups:
-            total, its_groups = _dearest(shared, mine, group)
+            total, its_groups = _costliest(shared, mine, group)
             if total > worst[0]:
                 worst = (total, client, its_groups)
     return worst
 
 
-def _dearest(shared: Mapping[str, float], mine: Mapping[str, float], fixed: str) -> tuple[float, tuple[str, ...]]:
+def _costliest(shared: Mapping[str, float], mine: Mapping[str, float], fixed: str) -> tuple[float, tuple[str, ...]]:
     """(largest spending of a record of one client, its groups), by group; `fixed`: a group it is in, or ""."""
     only = attribute_of(fixed)
     worst_case: dict[str, tuple[float, str]] = {}
@@ -238,116 +262,3 @@ def _dearest(shared: Mapping[str, float], mine: Mapping[str, float], fixed: str)
             worst_case[attribute] = max(worst_case.get(attribute, (-1.0, "")), (amount, group))
     total = add_up(shared.get("", 0.0), mine.get("", 0.0), *(amount for amount, _ in worst_case.values()))
     return total, tuple(group for _, group in worst_case.values())
-
-
-# Which releases a record pays for, for every kind of record there can be, without listing more kinds than needed.
-#
-# A record is in one client and, of each attribute, in one group (or in a group that nothing was released about). It
-# pays for releases from all clients or its client, over all groups or its own: {"", client} × {"", its groups}.
-
-
-# So many kinds of records are looked at one by one; where there are more, only their largest curve is.
-MOST_KINDS = 1024
-
-CurveOfPayer = Callable[[Payer], Array]
-
-
-@dataclass(frozen=True)
-class Client:
-    """What the records of one client pay for: `always`, and of each attribute the payers of one of its groups."""
-
-    name: str
-    always: tuple[Payer, ...]
-    attributes: Mapping[str, tuple[tuple[Payer, ...], ...]]
-
-    @property
-    def kinds(self) -> int:
-        """How many kinds of records this client can have."""
-        return math.prod(len(groups) for groups in self.attributes.values())
-
-    def records(self) -> Iterator[tuple[Payer, ...]]:
-        """The payers of every kind of record."""
-        for choice in product(*self.attributes.values()):
-            yield self.always + tuple(payer for payers in choice for payer in payers)
-
-    def largest(self, curve: CurveOfPayer, size: int) -> Array:
-        """At each order the largest RDP of any record: RDP adds, so each attribute has its dearest group.
-
-        Where two records' curves cross, this is above both; it is never below any.
-        """
-        total = self.sum_of(self.always, curve, size)
-        for groups in self.attributes.values():
-            total += np.max([self.sum_of(payers, curve, size) for payers in groups], axis=0)
-        return total
-
-    @staticmethod
-    def sum_of(payers: Iterable[Payer], curve: CurveOfPayer, size: int) -> Array:
-        """The RDP of these payers together."""
-        total = np.zeros(size)
-        for payer in payers:
-            total += curve(payer)
-        return total
-
-
-def clients(payers: Iterable[Payer], client: str = "", group: str = "") -> list[Client]:
-    """What the records of each client pay for, of those who paid; or of one client, or of one group, only.
-
-    A client or group that none of the payers names still pays for the releases that touch everybody. Without a
-    named client there is one without a name: a record has to be somewhere.
-    """
-    of_owner: dict[str, list[Payer]] = {}
-    for payer in payers:
-        of_owner.setdefault(payer[0], []).append(payer)
-    shared = of_owner.pop("", [])
-    names = [client] if client else sorted(of_owner) or [""]
-    return [_client(name, sorted(shared + of_owner.get(name, [])), group) for name in names]
-
-
-def _client(name: str, payers: list[Payer], group: str) -> Client:
-    only = attribute_of(group)
-    groups: dict[str, dict[str, list[Payer]]] = {only: {group: []}} if group else {}
-    for payer in payers:
-        attribute = attribute_of(payer[1])
-        if payer[1] and (attribute != only or payer[1] == group):
-            groups.setdefault(attribute, {}).setdefault(payer[1], []).append(payer)
-    return Client(
-        name,
-        tuple(payer for payer in payers if not payer[1]),
-        {attribute: tuple(map(tuple, found.values())) for attribute, found in groups.items()},
-    )
-
-
-def listable(found: Iterable[Client]) -> tuple[list[Client], list[Client]]:
-    """(clients whose kinds of records are few enough to be listed, those that have too many)."""
-    everyone = list(found)
-    room = max(1, MOST_KINDS // max(1, len(everyone)))
-    few = [client for client in everyone if client.kinds <= room]
-    return few, [client for client in everyone if client.kinds > room]
-
-
-def largest_on_change(
-    client: Client, attribute: str, grouped: CurveOfPayer, replaced: CurveOfPayer, size: int
-) -> Array:
-    """At each order the largest RDP between datasets in which one record is in another group of the attribute.
-
-    The old group's releases see a removal, the new group's an addition; either may be a group that nothing was
-    released about, so of one group alone that group still pays. All other releases on the record may see it
-    changed, that is replaced (`replaced`). An attribute that combines this one with others ("sex,race") changes
-    too: there both are possible. All are Rényi bounds for the same two datasets, so they add.
-    """
-    total = client.sum_of(client.always, replaced, size)
-    changed = set(attribute.split(","))
-    for name, groups in client.attributes.items():
-        moved = _two_largest([client.sum_of(payers, grouped, size) for payers in groups])
-        if name == attribute:
-            total += moved
-            continue
-        stayed = np.max([client.sum_of(payers, replaced, size) for payers in groups], axis=0)
-        total += np.maximum(moved, stayed) if changed & set(name.split(",")) else stayed
-    return total
-
-
-def _two_largest(curves: list[Array]) -> Array:
-    """At each order the sum of the two largest; of a single curve, itself."""
-    result: Array = np.sum(np.sort(np.array(curves), axis=0)[-2:], axis=0)
-    return result

@@ -22,6 +22,7 @@ import torch
 
 from benchmarks import training
 from benchmarks.measure import Result, seconds
+from privfair.channels.base import respond
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
@@ -209,8 +210,8 @@ def private() -> list[Result]:
             asked = [(c, private_request(c, s.replica.parameters)) for s in settings for c in clients_of(s)]
             engine = Engine([c for c, _ in asked], threads=THREADS)
             one = asked[: len(federation.clients)]
-            one[0][0].respond(one[0][1])  # imports Opacus
-            alone = _one_thread(lambda: [c.respond(r) for c, r in one])  # noqa: B023 - called at once
+            respond(one[0][0], one[0][1])  # imports Opacus
+            alone = _one_thread(lambda: [respond(c, r) for c, r in one])  # noqa: B023 - called at once
             together = _one_thread(lambda: engine.replies(asked)) / len(settings)  # noqa: B023
             engine.close()
             for s in settings:

@@ -12,7 +12,7 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.federated.exchange import NAMES, singles
+from privfair.federated.exchange import singles
 from privfair.federated.interfaces import Absence
 from privfair.federated.messages import Answered, Asked, BundleReply, Missing
 from privfair.federated.round import share_of
@@ -40,7 +40,7 @@ class Unreliable:
         asked = {k: request(k) for k in clients}
 
         def silent(k: int) -> bool:
-            return any(self.gone(k, NAMES[type(s)], getattr(s, "round", None)) for s in singles(asked[k]))
+            return any(self.gone(k, s.channel, getattr(s, "round", None)) for s in singles(asked[k]))
 
         there = [k for k in clients if not silent(k)]
         replies = dict(zip(there, self.inner.exchange(there, asked.__getitem__), strict=True))
@@ -73,7 +73,7 @@ def nobody(client: int, asked: str, number: int | None) -> bool:
 
 
 def second_in_round_one(client: int, asked: str, number: int | None) -> bool:
-    return client == 1 and asked == "training" and number == 1
+    return client == 1 and asked == "updates" and number == 1
 
 
 def test_encrypted_and_plain_quantised_take_the_same_step_without_a_client() -> None:
@@ -81,7 +81,7 @@ def test_encrypted_and_plain_quantised_take_the_same_step_without_a_client() -> 
     for aggregation in ({"scheme": "plain", "quantise": True}, {"scheme": "bfv"}):
         outcome = trained(config(aggregation=aggregation), second_in_round_one)
         models.append(outcome.simulation.replica.state())
-        assert outcome.state.absent == (Absence(1, 1, "training", "gone"),)
+        assert outcome.state.absent == (Absence(1, 1, "updates", "gone"),)
     assert models[0].keys() == models[1].keys()
     for name, values in models[0].items():
         np.testing.assert_array_equal(values, models[1][name])
@@ -90,13 +90,13 @@ def test_encrypted_and_plain_quantised_take_the_same_step_without_a_client() -> 
 def test_the_step_is_the_mean_over_those_who_answered() -> None:
     """Against a federation in which the silent client trains, too, but with its weight taken off by hand."""
     settings = config(federation={"rounds": 1, "method": "fedavg"})
-    made = simulation(settings, lambda k, asked, _: k == 1 and asked == "training")
+    made = simulation(settings, lambda k, asked, _: k == 1 and asked == "updates")
     start = made.replica.parameters.copy()
     outcome = run(made)
     found = outcome.simulation.replica.parameters - start
     alone = []
     for kept in (0, 2, 3):
-        one = simulation(settings, lambda k, asked, _, kept=kept: k != kept and asked == "training")  # type: ignore[misc]
+        one = simulation(settings, lambda k, asked, _, kept=kept: k != kept and asked == "updates")  # type: ignore[misc]
         alone.append(run(one).simulation.replica.parameters - start)
     weights = outcome.state.release_plan.weights[[0, 2, 3]]
     np.testing.assert_allclose(found, np.average(alone, axis=0, weights=weights), rtol=1e-4, atol=1e-7)
@@ -104,7 +104,7 @@ def test_the_step_is_the_mean_over_those_who_answered() -> None:
 
 def test_a_round_in_which_nobody_trains_leaves_the_model() -> None:
     for aggregation in ({"scheme": "plain"}, {"scheme": "bfv"}):
-        made = simulation(config(aggregation=aggregation), lambda k, asked, number: asked == "training" and number == 3)
+        made = simulation(config(aggregation=aggregation), lambda k, asked, number: asked == "updates" and number == 3)
         before = run(simulation(config(federation={"rounds": 3}, aggregation=aggregation), nobody))
         after = run(made)
         np.testing.assert_array_equal(after.simulation.replica.parameters, before.simulation.replica.parameters)
@@ -113,11 +113,11 @@ def test_a_round_in_which_nobody_trains_leaves_the_model() -> None:
 
 
 def test_scores_of_those_who_answered_are_enough() -> None:
-    quiet = trained(config(), lambda k, asked, _: k == 2 and asked == "scores")
-    silent = trained(config(), lambda k, asked, _: asked == "scores")
+    quiet = trained(config(), lambda k, asked, _: k == 2 and asked == "predictions")
+    silent = trained(config(), lambda k, asked, _: asked == "predictions")
     task_alone = trained(config(fairness={"lambda": 0.0}), nobody)
     full = trained(config(), nobody)
-    assert {a.asked for a in quiet.state.absent} == {"scores"}
+    assert {a.asked for a in quiet.state.absent} == {"predictions"}
     assert not np.array_equal(quiet.simulation.replica.parameters, full.simulation.replica.parameters)
     np.testing.assert_allclose(
         silent.simulation.replica.parameters, task_alone.simulation.replica.parameters, atol=1e-6
@@ -147,7 +147,7 @@ def test_who_tells_no_counts_takes_no_part_until_it_does() -> None:
     assert absent == [(None, "counts"), (0, "counts")]
     assert outcome.state.uncounted == ()
     assert outcome.state.release_plan.records[3] > 0
-    assert met.count((3, "training")) == 3  # rounds 1, 2, 3
+    assert met.count((3, "updates")) == 3  # rounds 1, 2, 3
 
 
 def test_latecomers_are_not_asked_where_rates_follow_from_counts(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_absences_are_in_the_metrics_and_survive_a_resume(tmp_path: Path) -> Non
     whole = run(made, directory)
     checkpoint = directory.read_checkpoint()
     assert checkpoint is not None
-    assert checkpoint.absent == whole.state.absent == (Absence(1, 1, "training", "gone"),)
+    assert checkpoint.absent == whole.state.absent == (Absence(1, 1, "updates", "gone"),)
     metrics = summarise(whole, None)
-    assert metrics["absent"] == [{"round": 1, "client": "client1", "asked": "training", "reason": "gone"}]
+    assert metrics["absent"] == [{"round": 1, "client": "client1", "asked": "updates", "reason": "gone"}]
     assert metrics["privacy"]["epsilon_of"] == "plan"
     assert metrics["privacy"]["epsilon"]["pld"] >= run_of_releases(whole)
     assert any("did not answer" in line for line in metrics["privacy"]["not_covered"])
@@ -201,13 +201,13 @@ def test_lagged_scores_need_one_exchange_a_round(engine: str, tmp_path: Path) ->
 
     def counted(clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
         asked = {k: request(k) for k in clients}
-        exchanges.append({NAMES[type(s)] for a in asked.values() for s in singles(a)})
+        exchanges.append({s.channel for a in asked.values() for s in singles(a)})
         return list(inner(clients, asked.__getitem__))
 
     made.backend.inner.exchange = counted
     run(made)
-    both = {"scores", "training"}
-    assert exchanges == [{"counts"}, {"scores"}, both, both, both, {"training"}]
+    both = {"predictions", "updates"}
+    assert exchanges == [{"counts"}, {"predictions"}, both, both, both, {"updates"}]
 
 
 def test_lagged_scores_release_as_often_and_agree_between_engines(tmp_path: Path) -> None:

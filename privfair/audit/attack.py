@@ -148,6 +148,12 @@ class WorldsAttack(Attack):
         self._worlds.close()
 
 
+def planned(subject: Subject, simulation: Simulation, channel: str, number: int | None = 0, client: int = -1) -> Any:
+    """The plan's request to a client, or to the first that has one: attacks change what they may choose."""
+    requests = simulation.server.requests(channel, subject.release_plan, number)
+    return requests[client] if client >= 0 else next(iter(requests.values()))
+
+
 def only_trained(records: Records) -> ClientData:
     """A client with these training records, and none to test on."""
     return ClientData("attacked", records, records.take([]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,8 +13,8 @@ from accountant.empirical.one_run import many_runs_p_value, one_run_accuracy, on
 from accountant.empirical.two_worlds import TradeOff
 from privfair.audit.attack import Claimed, asked, claimed, only_trained
 from privfair.audit.subject import Subject, backend_of, first_client, twin
-from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_work
-from privfair.federated.messages import Parameters, Task, TrainRequest, Update
+from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_training
+from privfair.federated.messages import Parameters, Request, Task, Update
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.util import FloatArray
 
@@ -70,9 +70,9 @@ class CanariesAttack:
 
     def __init__(self, subject: Subject) -> None:
         """The client with all canaries."""
-        self._work = private_work(subject, STEP)
         self._all = subject.records(FAR * np.eye(CANARIES))
         self._simulation = subject.simulation([only_trained(self._all)], "canaries")
+        self._training, self._work = private_training(subject, self._simulation, STEP)
         self._everyone = first_client(self._simulation)
         self._rounds = subject.trainings
         start = self._everyone.model.parameters()
@@ -80,8 +80,9 @@ class CanariesAttack:
         self._start = loud_parameters(some, Task(), self._work.max_grad_norm).astype(start.dtype)
         self._cells = [int(c) for c in np.flatnonzero(self._everyone.data.membership[0])]
 
-    def _request(self, number: int, values: FloatArray) -> TrainRequest:
-        return TrainRequest(number, Parameters(values), Task(), self._work, weight=1.0)
+    def _request(self, number: int, values: FloatArray) -> Request:
+        request: Request = replace(self._training, round=number, model=Parameters(values))
+        return request
 
     def claim(self) -> Claimed:
         """Of one run."""

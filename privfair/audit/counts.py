@@ -8,14 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained
+from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject
 from privfair.audit.updates import loud_parameters
+from privfair.channels.counts import COUNTS
+from privfair.channels.evaluation import EVALUATION
 from privfair.clients.objectives import confusion_tables
 from privfair.datasets.records import ClientData
-from privfair.federated.messages import Counts, CountsRequest, EvaluateRequest, Evaluation, Parameters, Task
+from privfair.federated.messages import Counts, Evaluation, Parameters, Request, Task
 from privfair.mechanisms.count_release import CountNoise
-from privfair.privacy.pricing import COUNTS, EVALUATION
 from privfair.util import FloatArray
 
 OTHERS = 20
@@ -29,7 +30,7 @@ class _NoisyCounts(WorldsAttack):
     nothing if every count has noise of its own.
     """
 
-    def __init__(self, worlds: Worlds, request: CountsRequest | EvaluateRequest, noise: CountNoise) -> None:
+    def __init__(self, worlds: Worlds, request: Request, noise: CountNoise) -> None:
         self._worlds, self._request, self._noise = worlds, request, noise
         self._exact = {True: self._true(True), False: self._true(False)}
         moved = self._exact[True] - self._exact[False]
@@ -50,7 +51,7 @@ class _NoisyCounts(WorldsAttack):
 
     def trial(self, present: Coins) -> FloatArray:
         """One message of every client."""
-        kind: type[Counts | Evaluation] = Counts if isinstance(self._request, CountsRequest) else Evaluation
+        kind: type[Counts | Evaluation] = Counts if self._request.channel == COUNTS else Evaluation
         replies, other = self._worlds.ask(present, self._request, kind)
         beside = 0.0 if other is None else self._released(other)[self._moved].sum()
         rows = []
@@ -86,7 +87,7 @@ class CountsAttack(_NoisyCounts):
         having = subject.records(np.zeros((OTHERS + 1, FEATURES)))
         lacking = having.take(np.arange(OTHERS))
         worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
-        super().__init__(worlds, CountsRequest(noise), noise)
+        super().__init__(worlds, planned(subject, worlds.simulation, COUNTS, None), noise)
 
     def _true(self, present: bool) -> FloatArray:
         data = (self._worlds.present if present else self._worlds.absent).data
@@ -132,7 +133,8 @@ class EvaluationAttack(_NoisyCounts):
         )
         self._groups = tuple(len(attribute.values) for attribute in subject.schema.sensitive)
         self._values = loud_parameters(worlds.present, Task(), 1.0)
-        super().__init__(worlds, EvaluateRequest(Parameters(self._values), noise), noise)
+        request = planned(subject, worlds.simulation, EVALUATION, None)
+        super().__init__(worlds, replace(request, model=Parameters(self._values)), noise)
 
     def _true(self, present: bool) -> FloatArray:
         client = self._worlds.present if present else self._worlds.absent

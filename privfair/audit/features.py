@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,15 +18,17 @@ from privfair.audit.attack import (
     cells_of,
     claimed,
     only_trained,
+    planned,
 )
 from privfair.audit.subject import FEATURES, Subject
+from privfair.channels.base import respond
+from privfair.channels.features import EMBEDDINGS
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.objectives import all_scores
 from privfair.datasets.records import ClientData
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking
-from privfair.federated.messages import Embeddings, EmbeddingsRequest, Parameters
-from privfair.privacy.pricing import EMBEDDINGS
+from privfair.federated.messages import Embeddings, Parameters
 from privfair.util import FloatArray, stream
 
 FAR = 50.0  # a feature large enough for scores at the ends of their range
@@ -60,10 +62,10 @@ class EmbeddingsAttack(WorldsAttack):
 
     def __init__(self, subject: Subject) -> None:
         """Both clients, those that help to hide them, and the requests of all rounds."""
-        planned = subject.release_plan.embedding
-        if planned is None:
+        sharing = subject.release_plan.embedding
+        if sharing is None or subject.target is None:
             raise ValueError("no sums of features are shared")
-        self._subject, self._noise = subject, planned.noise
+        self._subject, self._noise = subject, sharing.noise
         end = np.zeros((1, FEATURES))
         end[0, 0] = FAR
         self._record, opposite = subject.records(end), subject.records(-end)
@@ -76,15 +78,18 @@ class EmbeddingsAttack(WorldsAttack):
         self._rest = [c for c in range(count) if c not in self._cells][:MOST_OTHERS]
         cells = np.ones(count, dtype=np.int64)
         models = [Parameters(values) for values in loudest_models(self._worlds.present, self._worlds.absent)]
+        request = planned(subject, self._worlds.simulation, EMBEDDINGS, client=subject.target[0])
         self._requests = [
-            EmbeddingsRequest(number, models[number % 2], cells, self._noise) for number in range(subject.rounds)
+            replace(request, round=number, model=models[number % 2], cells=cells) for number in range(subject.rounds)
         ]
         self._directions = [self._difference(request) for request in self._requests[:2]]
 
-    def _difference(self, request: EmbeddingsRequest) -> FloatArray:
+    def _difference(self, request: Any) -> FloatArray:
         """What the record changes in the sums, of length 1: along it the likelihood ratio grows."""
         exact = replace(request, release=None)
-        there, not_there = (self._open(_sent(c, exact), request) for c in (self._worlds.present, self._worlds.absent))
+        there, not_there = (
+            self._open(_vectors(c, exact), request) for c in (self._worlds.present, self._worlds.absent)
+        )
         return np.asarray((there - not_there) / np.linalg.norm(there - not_there))
 
     @property
@@ -130,7 +135,7 @@ class EmbeddingsAttack(WorldsAttack):
             rows.append(row)
         return np.array(rows, dtype=np.float64)
 
-    def _sum(self, own: bytes, request: EmbeddingsRequest) -> tuple[bytes, FloatArray]:
+    def _sum(self, own: bytes, request: Any) -> tuple[bytes, FloatArray]:
         """The sum of the smallest cohort, and the part in it of the client who opens it.
 
         A public rule leaves the others out of the cells, so they add only their shares of the noise.
@@ -139,14 +144,14 @@ class EmbeddingsAttack(WorldsAttack):
         if not isinstance(algorithm, EmbeddingTracking) or algorithm.adder is None:
             raise TypeError(type(algorithm).__name__)
         silent = replace(request, cells=np.zeros_like(request.cells))
-        shares = [_sent(client, silent) for client in self._helpers]
+        shares = [_vectors(client, silent) for client in self._helpers]
         return algorithm.adder.add([own, *shares]), self._open(shares[-1], request)
 
     def _opened(self, messages: Sequence[bytes]) -> list[FloatArray]:
         """What is in one message of each round."""
         return [self._open(message, request) for message, request in zip(messages, self._requests, strict=True)]
 
-    def _open(self, message: bytes, request: EmbeddingsRequest) -> FloatArray:
+    def _open(self, message: bytes, request: Any) -> FloatArray:
         return embedder_of(self._worlds.present).total(message, request.round)
 
     def _numbers(self, seen: Sequence[FloatArray], length: int, beside: FloatArray) -> list[float]:
@@ -202,8 +207,8 @@ def _moved(present: Client, absent: Client, values: FloatArray) -> FloatArray:
     return np.asarray(sums[0] - sums[1])
 
 
-def _sent(client: Client, request: EmbeddingsRequest) -> bytes:
-    reply = client.respond(request)
+def _vectors(client: Client, request: Any) -> bytes:
+    reply = respond(client, request)
     if not isinstance(reply, Embeddings):
         raise TypeError(type(reply).__name__)
     return reply.contribution

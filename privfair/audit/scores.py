@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained
+from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject, twin
+from privfair.channels.scores import PREDICTIONS
 from privfair.clients.client import Client
 from privfair.clients.objectives import all_scores
-from privfair.federated.messages import Parameters, ScoreRelease, Scores, ScoresRequest
+from privfair.federated.messages import Parameters, Scores
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.privacy.pricing import PREDICTIONS
 from privfair.util import FloatArray, stream
 
 TINY = 1e-300
@@ -124,13 +124,14 @@ class PredictionsAttack(WorldsAttack):
         quotas = np.zeros(count, dtype=np.int64)
         quotas[self._cells + self._rest] = 1
         rates = None if sharing.rates is None else np.where(quotas > 0, sharing.rates[row, cell], 0.0)
-        release = ScoreRelease(self._noise, rates)
+        request = planned(subject, self._worlds.simulation, PREDICTIONS, client=row)
+        request = replace(request, quotas=quotas, release=replace(request.release, rates=rates))
         probe = twin(self._worlds.simulation, subject.records(np.stack([-end, end])))
         models, self._scores = [], []
         for values, at in _extreme_models(probe, self._noise.low, self._noise.high):
             models.append(Parameters(values))
             self._scores.append(np.array([self._noise.middle, at[0], at[1]]))
-        self._requests = [ScoresRequest(r, models[r % 2], quotas, release) for r in range(subject.rounds)]
+        self._requests = [replace(request, round=r, model=models[r % 2]) for r in range(subject.rounds)]
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:

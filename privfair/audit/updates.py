@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.special import gammaln
 
-from privfair.audit.attack import Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained
+from privfair.audit.attack import Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject, twin
+from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
 from privfair.clients.objectives import build_losses
 from privfair.clients.training import train_locally
@@ -23,11 +24,8 @@ from privfair.federated.messages import (
     PrivateWork,
     Task,
     Tracked,
-    TrainRequest,
     Update,
 )
-from privfair.mechanisms.vector_release import UpdateRelease
-from privfair.privacy.pricing import UPDATES
 from privfair.runs.assembly import Simulation
 from privfair.util import FloatArray, stream
 
@@ -118,22 +116,18 @@ class Steps:
         return top + float(np.log(np.sum(np.exp(logs - top))))
 
 
-def private_work(subject: Subject, step: float = STEP) -> PrivateWork:
-    """DP-SGD as planned, in steps of a size that the attacker chooses: sizes are not part of the claim."""
-    u = subject.release_plan.updates
-    if u is None:
-        raise ValueError("updates are not private")
+def private_training(subject: Subject, simulation: Simulation, step: float = STEP) -> tuple[Any, PrivateWork]:
+    """The planned training and its DP-SGD, in steps of a size that the attacker chooses: sizes are not in the claim."""
+    request = planned(subject, simulation, UPDATES)
+    work = request.work
+    if not isinstance(work, PrivateWork):
+        raise TypeError("updates are not private")
     if subject.config.scheme == "ckks":  # its sums are approximate: their error must stay small beside a step
         step *= APPROXIMATE
-    divisor = max(1.0, u.sampling_rate * float(subject.release_plan.records.max()))
-    return PrivateWork(
-        steps=u.steps,
-        sampling_rate=u.sampling_rate,
-        noise_multiplier=u.noise_multiplier,
-        max_grad_norm=u.max_grad_norm,
-        divisor=divisor,
-        learning_rate=step * divisor / u.max_grad_norm,
-    )
+    divisor = max(1.0, work.sampling_rate * float(subject.release_plan.records.max()))
+    rate = step * divisor / work.max_grad_norm
+    work = replace(work, divisor=divisor, learning_rate=rate, proximal=0.0, optimizer="sgd")
+    return replace(request, work=work, weight=1.0, participation=1.0, correct=False), work
 
 
 class UpdatesAttack(WorldsAttack):
@@ -156,7 +150,6 @@ class UpdatesAttack(WorldsAttack):
 
     def __init__(self, subject: Subject) -> None:
         """The clients with and without the record, and the requests of all rounds."""
-        work = private_work(subject)
         rows = np.zeros((OTHERS + 1, FEATURES))
         rows[:OTHERS, 1], rows[OTHERS, 0] = FAR, FAR
         having = subject.records(rows)
@@ -164,8 +157,9 @@ class UpdatesAttack(WorldsAttack):
         lacking = subject.records(rows) if subject.replaces else having.take(np.arange(OTHERS))
         self._worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
         self._cells = cells_of(self._worlds.present)
-        objective, bound = self._objective(subject), work.max_grad_norm
         simulation = self._worlds.simulation
+        request, work = private_training(subject, simulation)
+        objective, bound = self._objective(subject), work.max_grad_norm
         probe = twin(simulation, having.take([OTHERS]))
         values = loud_parameters(probe, objective, bound)
         own, common = (
@@ -176,9 +170,8 @@ class UpdatesAttack(WorldsAttack):
         share = float((own - other) @ self._direction) / (2 * bound)
         self._steps = Steps.of(work, subject.replaces, share)
         self._unit = work.learning_rate * bound * share / work.divisor
-        self._requests = [
-            TrainRequest(r, Parameters(values), objective, work, weight=1.0) for r in range(subject.trainings)
-        ]
+        request = replace(request, model=Parameters(values), objective=objective)
+        self._requests = [replace(request, round=r) for r in range(subject.trainings)]
 
     def _objective(self, subject: Subject) -> Objective:
         return Task()
@@ -264,21 +257,21 @@ class ClientsAttack(WorldsAttack):
 
     def __init__(self, subject: Subject) -> None:
         """The clients with either set of records, and the requests of all rounds."""
-        planned = subject.release_plan.client_updates
-        if planned is None:
+        updates = subject.release_plan.client_updates
+        if updates is None:
             raise ValueError("whole clients are not protected")
         end = np.zeros((4, FEATURES))
         end[:, 0] = FAR
         here, there = (only_trained(subject.records(rows)) for rows in (end, -end))
         self._worlds = Worlds(subject, self.channel, here, there)
-        values = loud_parameters(self._worlds.present, Task(), planned.max_norm)
-        work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * planned.max_norm)
-        noise = replace(planned.noise, count=values.size)  # made-up records have features of their own
-        release = UpdateRelease(planned.max_norm, 1.0, noise)
-        self._requests = [
-            TrainRequest(r, Parameters(values), Task(), work, weight=1.0, release=release)
-            for r in range(subject.trainings)
-        ]
+        values = loud_parameters(self._worlds.present, Task(), updates.max_norm)
+        work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * updates.max_norm)
+        request = planned(subject, self._worlds.simulation, UPDATES)
+        noise = replace(request.release.noise, count=values.size)  # made-up records have features of their own
+        release = replace(request.release, portion=1.0, noise=noise)
+        exact = {"work": work, "weight": 1.0, "participation": 1.0, "correct": False, "release": release}
+        request = replace(request, model=Parameters(values), **exact)
+        self._requests = [replace(request, round=r) for r in range(subject.trainings)]
         one, other = (
             release.whole(_trained(client, self._requests[0], values)).astype(np.float64)
             for client in (self._worlds.present, self._worlds.absent)
@@ -311,7 +304,7 @@ class ClientsAttack(WorldsAttack):
         return float(change(self._worlds.simulation, reply) @ self._direction) - self._middle
 
 
-def _trained(client: Client, request: TrainRequest, values: FloatArray) -> FloatArray:
+def _trained(client: Client, request: Any, values: FloatArray) -> FloatArray:
     """What training without noise changes."""
     trained = train_locally(request, values, client.data, client.model, stream(0, "audit", "training"), None)
     return np.asarray(trained.parameters - values, dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from privfair.audit.features import embedder_of
 from privfair.audit.scores import TINY, log_density
 from privfair.audit.subject import FEATURES, Kind, Subject, backend_of, first_client, twin
 from privfair.audit.updates import Steps, beside, change, clipped_gradients
+from privfair.channels.base import channel_of, respond
 from privfair.clients.objectives import all_scores
 from privfair.engines.local import InProcess
 from privfair.federated.exchange import singles
@@ -22,16 +23,13 @@ from privfair.federated.messages import (
     Asked,
     BundleReply,
     Counts,
-    CountsRequest,
     Embeddings,
-    EmbeddingsRequest,
     Parameters,
     PrivateWork,
     Reply,
     Request,
     Scores,
-    ScoresRequest,
-    TrainRequest,
+    Sealed,
     Update,
 )
 from privfair.federated.model_state import Replica
@@ -84,11 +82,11 @@ class Recording:
         self._inner.restore_clients(state)
 
 
-def opened(request: Request, replica: Replica) -> Request:
+def opened(request: Any, replica: Replica) -> Request:
     """The request with its model in the open."""
-    if isinstance(request, CountsRequest) or isinstance(request.model, Parameters):
-        return request
-    return replace(request, model=replica.at(request.model))
+    model = getattr(request, "model", None)
+    found: Request = replace(request, model=replica.at(model)) if isinstance(model, Sealed) else request
+    return found
 
 
 class WholeRunAttack(Attack):
@@ -167,13 +165,13 @@ class WholeRunAttack(Attack):
         for request, reply in self._played(bool(present[0])):
             if isinstance(reply, Counts):
                 parts[Counts] += self._of_counts(reply)
-            elif isinstance(request, ScoresRequest) and isinstance(reply, Scores):
+            elif isinstance(reply, Scores):
                 parts[Scores] += self._of_scores(request, reply)
                 length += sum(cell.size for cell in reply.cells)
-            elif isinstance(request, EmbeddingsRequest) and isinstance(reply, Embeddings):
+            elif isinstance(reply, Embeddings):
                 parts[Scores] += self._of_sums(request, reply)
                 length += len(reply.contribution)
-            elif isinstance(request, TrainRequest) and isinstance(reply, Update):
+            elif isinstance(reply, Update):
                 parts[Update] += self._of_update(request, reply)
         model = self._probe.model
         model.load(self._simulation.replica.result)
@@ -205,7 +203,7 @@ class WholeRunAttack(Attack):
             logs[there] = -float(np.sum(distance if noise.kind == "laplace" else 0.5 * distance**2))
         return logs[True] - logs[False]
 
-    def _of_scores(self, request: ScoresRequest, reply: Scores) -> float:
+    def _of_scores(self, request: Any, reply: Scores) -> float:
         """log(1 − γ + γ·mean of p(y | the record)/p(y | somebody else)) of every message that the record may be in."""
         if not isinstance(request.model, Parameters) or request.release is None:
             return 0.0
@@ -230,25 +228,25 @@ class WholeRunAttack(Attack):
             total += float(np.log(max(TINY, 1 - rate + rate * float(np.mean(ratio)))))
         return total
 
-    def _of_sums(self, request: EmbeddingsRequest, reply: Embeddings) -> float:
+    def _of_sums(self, request: Any, reply: Embeddings) -> float:
         """How much nearer the sums are to those of all records than to those without the attacked one."""
         if request.release is None:
             return 0.0
         reported, exact = self._sums(reply, request), replace(request, release=None)
         logs = {}
         for there, client in self._clients.items():
-            distance = (reported - self._sums(client.respond(exact), request)) / request.release.share_scale
+            distance = (reported - self._sums(respond(client, exact), request)) / request.release.share_scale
             logs[there] = -0.5 * float(distance @ distance)
         return logs[True] - logs[False]
 
-    def _sums(self, reply: Reply, request: EmbeddingsRequest) -> FloatArray:
+    def _sums(self, reply: Reply, request: Any) -> FloatArray:
         if not isinstance(reply, Embeddings):
             raise TypeError(type(reply).__name__)
         return embedder_of(self._probe).total(reply.contribution, request.round)
 
-    def _of_update(self, request: TrainRequest, reply: Update) -> float:
+    def _of_update(self, request: Any, reply: Update) -> float:
         """The update along what the record's gradient has that no other's has."""
-        request = self._probe.opened(request)
+        request = channel_of(request).opened(request, self._probe)
         work, model = request.work, request.model
         if not isinstance(work, PrivateWork) or not isinstance(model, Parameters):
             return 0.0

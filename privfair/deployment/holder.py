@@ -17,12 +17,16 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, Refused
+from privfair.channels.base import Declined, PriceList, channel_of, registered, require_planned, respond, round_of
+from privfair.channels.counts import COUNTS
+from privfair.channels.features import EMBEDDINGS
+from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.deployment import holder_state as storage
-from privfair.deployment.agreement import Declined, require_acceptable, require_planned
+from privfair.deployment.agreement import require_acceptable
 from privfair.deployment.holder_state import HolderState, own_key, own_records
 from privfair.deployment.protocol import (
     BEHIND,
@@ -45,13 +49,11 @@ from privfair.deployment.protocol import (
 )
 from privfair.federated.codec import decode, decode_request, encode, encode_request
 from privfair.federated.exchange import singles
-from privfair.federated.interfaces import ServerState
-from privfair.federated.messages import Counts, CountsRequest, MeasureRequest, Reply, Request, Sealed, TrainRequest
+from privfair.federated.messages import Counts, Reply, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
-from privfair.privacy.pricing import EMBEDDINGS, PREDICTIONS, UPDATES, PriceList
 from privfair.privacy.requirements import require_decided, require_separate
 from privfair.privacy.run_ledger import RunLedger, cell_labels, entropy_of, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
@@ -87,22 +89,20 @@ class Session:
 
     def released_counts(self) -> bytes | None:
         """The message of the counts that left in this run; None where none did."""
-        planner = self.parts.planner
-        return None if planner is None else self.gateway.stored(0, CountsRequest(planner.count_noise))
+        return self.gateway.stored(0, COUNTS, None)
 
     def require_room(self, release_plan: ReleasePlan | None) -> None:
-        """Nothing, if the rest of the run fits into the data's budget; before terms, as far as it is known."""
+        """Raise unless the rest of the run fits into the data's budget; before terms, as far as it is known."""
         if not self.run_ledger.budgeted or self.parts.planner is None:
             return
         plan, rounds, prices = self.parts.plan, self.parts.config.federation.rounds, {self.me: self.price}
         known = release_plan or self.parts.planner.terms_beforehand(self.parts.clients)
-        state = ServerState(0, Sealed(0, b""), known, {})
-        counts = count_spends(known, [self.price]) if release_plan is None else []
-        self.run_ledger.ledger.require_room([*counts, *planned_spends(state, plan, rounds, prices)])
+        counts = count_spends(known, plan, prices) if release_plan is None else []
+        self.run_ledger.ledger.require_room([*counts, *planned_spends(known, plan, range(rounds), prices)])
 
     def forget(self, round_number: int) -> None:
         """Let go of the stored messages of a round that is over; their prices stay."""
-        for channel in (PREDICTIONS, EMBEDDINGS, UPDATES):
+        for channel in (channel.name for channel in registered() if channel.in_rounds):
             found = self.run_ledger.ledger.reservations(
                 run=self.run_ledger.run, round=round_number, client=self.price.client, channel=channel
             )
@@ -140,7 +140,7 @@ class Session:
             "schema_inferred": inferred,
             "beyond_plan": list(total.beyond),
             "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
-            "noise": noise(release_plan, config.run.engine),
+            "noise": noise(release_plan, config, planner.work),
             "collusion": collusion(release_plan, planner),
             "ledger": {
                 "url": ledger.url,
@@ -196,12 +196,6 @@ def _finite(value: float) -> float | None:
 # ---- A data holder's work on one message: agree to terms, catch up with sums, answer requests once.
 
 
-CHANNELS = {
-    "CountsRequest": "counts",
-    "ScoresRequest": "predictions",
-    "EmbeddingsRequest": "embeddings",
-    "TrainRequest": "updates",
-}
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."
 
@@ -283,16 +277,16 @@ class Work:
     def answer(self, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
         require_planned(request, self.parts, self.memory.release_plan, self.me)
-        if isinstance(request, MeasureRequest):  # not of a private run, and the same whenever it is asked
+        if channel_of(request).phase == "on demand":  # not of a private run, and the same whenever it is asked
             self._require_model(request)
-            return encode(self.client.respond(request))
-        channel, number = CHANNELS.get(type(request).__name__, "evaluation"), getattr(request, "round", None)
+            return encode(respond(self.client, request))
+        channel, number = request.channel, round_of(request)
         place = channel if number is None else f"{channel}-{number}"
         form = hashlib.blake2b(encode_request(request), digest_size=16).hexdigest()
         reported = self.gateway.gateway.released(0, request) if self.gateway else place in self.memory.answers
         if reported and self.memory.asked.get(place, form) != form:
             raise Declined(f"The {channel} were told before, for a request of another content.")
-        stored = self.gateway.gateway.stored(0, request) if self.gateway else reported
+        stored = self.gateway.gateway.stored(0, channel, number) if self.gateway else reported
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
@@ -300,28 +294,27 @@ class Work:
         self.memory = replace(self.memory, asked={**self.memory.asked, place: form})
         self.keep()  # before anything is released: the same request again gets the same answer, another one none
         if self.gateway:
-            message = self.gateway.answer(request, self.client.respond)
+            message = self.gateway.answer(request, lambda asked: respond(self.client, asked))
             if number is not None and number >= 2:
                 self.gateway.forget(number - 2)
         else:
-            message = self.memory.answers[place] if reported else encode(self.client.respond(request))
+            message = self.memory.answers[place] if reported else encode(respond(self.client, request))
             self.memory = _pruned(self.memory.with_answer(place, message), channel, number)
-        if channel == "counts":
+        if channel == COUNTS:
             self.memory = replace(self.memory, counts=message)
         return message
 
     def _require_openable(self, request: Request) -> None:
-        """Nothing, if the features of a training request can be opened; as for other sums, one that cannot is the last.
+        """Raise if the features of a training request cannot be opened; as for other sums, such a one is the last.
 
         They are opened once: the client finds them opened when it trains.
         """
-        if isinstance(request, TrainRequest):
-            try:
-                self.client.opened(request)
-            except (TooNoisy, Forged):
-                raise self._left() from None
-            except InputError as error:  # it names what the server sent, and nothing of the records
-                raise Declined(f"The shared features are not the agreed ones: {error}") from None
+        try:
+            channel_of(request).opened(request, self.client)
+        except (TooNoisy, Forged):
+            raise self._left() from None
+        except InputError as error:  # it names what the server sent, and nothing of the records
+            raise Declined(f"The shared features are not the agreed ones: {error}") from None
 
     def _require_turn(self, channel: str, number: int | None) -> None:
         """Nothing, unless a later round has been answered already, as the folder or the ledger tell."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
+from privfair.channels.base import MOST_RECORDS, PlannedRequests, ReplyCheck
+from privfair.channels.evaluation import EVALUATION
 from privfair.config import Config
 from privfair.deployment.agreement import negotiator_of
 from privfair.deployment.holder_state import key_path, require_scheme
@@ -25,20 +27,8 @@ from privfair.fairness.released import released_figures
 from privfair.federated.algorithms.mmd_fedavg import with_adder
 from privfair.federated.exchange import ExchangeLog, Unfinished
 from privfair.federated.interfaces import Absence, ServerState, answered
-from privfair.federated.messages import (
-    Embeddings,
-    EmbeddingsRequest,
-    EvaluateRequest,
-    Evaluation,
-    Parameters,
-    Reply,
-    Request,
-    Sealed,
-    TrainRequest,
-    Update,
-)
+from privfair.federated.messages import Evaluation, Parameters, Sealed
 from privfair.federated.model_state import Replica
-from privfair.federated.reply_check import LARGEST, MOST_RECORDS, ReplyCheck
 from privfair.federated.round import HeldByClients, HeldByServer, ModelHolder, Server, TooFewTrained, begin, run_round
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
@@ -123,13 +113,11 @@ class Coordinator:
         )
 
     def _evaluated(self, state: ServerState) -> tuple[ServerState, tuple[Evaluation, ...]]:
-        noise = state.release_plan.evaluation
-        if noise is None:
-            return state, ()
         model = state.model if self.replica is None else Parameters(self.replica.result)
-        request, everyone = EvaluateRequest(model, noise), range(state.clients)
+        planned = self.server.requests(EVALUATION, state.release_plan, None)
+        requests, everyone = {k: replace(request, model=model) for k, request in planned.items()}, list(planned)
         exchange_log = ExchangeLog(self.remote.exchange, None)
-        found = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, lambda _: request)).values())
+        found = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__)).values())
         return replace(state, absent=(*state.absent, *exchange_log.absent)), found
 
     def _restored(self, checkpoint: Checkpoint) -> ServerState:
@@ -212,24 +200,25 @@ def coordinator(config: Config, folder: Path, link: Link) -> Coordinator:
     if parts.embedding is not None:
         feature_keys = _server_keys(config, quantise=parts.feature_code is not None)
         features = (ServerAggregator(feature_keys, parts.feature_code), parts.embedding.unit.count)
-    check = ReplyCheck(
+    remote.check = ReplyCheck(
         adder,
         cells=len(parts.cells),
         contribution_size=size,
         features=features,
         groups=tuple(len(attribute.values) for attribute in schema.sensitive),
         most_records=_most_records(parts),
+        remote=names,
+        replica=replica,
     )
-    feature_adder = features and features[0]
-    remote.check = _Check(check, names, adder, replica, feature_adder)
     server = Server(
         remote,
-        with_adder(parts.algorithm, feature_adder, FeatureSum(folder / "features.npz").kept),
+        with_adder(parts.algorithm, features and features[0], FeatureSum(folder / "features.npz").kept),
         parts.optimizer,
         parts.plan,
         adder,
         recorded,
         negotiator_of(parts),
+        PlannedRequests(parts.plan),
         least_trained=config.run.min_clients or 1,
     )
     return Coordinator(config, RunDirectory(folder), parts, remote, server, recorded, replica)
@@ -241,33 +230,6 @@ def _most_records(parts: RunSpec) -> int:
     if parts.embedding is not None and parts.embedding.room is not None:
         limits.append(parts.embedding.room)
     return min(limits)
-
-
-@dataclass(frozen=True)
-class _Check:
-    """Whether a reply from elsewhere can be used: one that cannot is left out, and does not end the run."""
-
-    check: ReplyCheck
-    names: tuple[str, ...]
-    adder: ServerAggregator
-    replica: Replica | None
-    features: ServerAggregator | None = None
-
-    def __call__(self, client: str, request: Request, reply: Reply) -> Reply:
-        """The reply, or an `InputError`."""
-        self.check(client, request, reply)
-        if isinstance(reply, Embeddings) and isinstance(request, EmbeddingsRequest) and self.features is not None:
-            name, me = f"features of client {client!r}", self.names.index(client)
-            self.features.require_readable(reply.contribution, 1.0, name, client=me, round_number=request.round)
-        if isinstance(reply, Update) and isinstance(request, TrainRequest):
-            name, me = f"contribution of client {client!r}", self.names.index(client)
-            weight = request.weight if request.release is None else 1.0  # with noise, the weight is in the numbers
-            self.adder.require_readable(reply.contribution, weight, name, client=me, round_number=request.round)
-            if self.replica is not None:
-                change = self.replica.aggregator.open(reply.contribution)
-                if not (np.abs(change) <= LARGEST).all():
-                    raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
-        return reply
 
 
 def run_name(folder: Path, scheme: str, new: str | None = None) -> str:

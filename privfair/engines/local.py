@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from privfair.channels.base import ReplyCheck, respond
 from privfair.clients.client import Client
 from privfair.federated.exchange import regrouped, singles
 from privfair.federated.interfaces import Memory
 from privfair.federated.messages import Answered, Asked, Reply, Request
 from privfair.federated.release_plan import ReleasePlan
-from privfair.federated.reply_check import ReplyCheck
 
 if TYPE_CHECKING:
     from privfair.privacy.ledger_gateway import LedgerGateway
@@ -39,7 +39,7 @@ class InProcess:
         return regrouped(asked, self.gateway.answer(requests, self._answer))
 
     def _answer(self, client: int, request: Request) -> Reply:
-        return self.check(self.members[client].name, request, self.members[client].respond(request))
+        return self.check(self.members[client].name, request, respond(self.members[client], request))
 
     def agreed(self, release_plan: ReleasePlan) -> None:
         """Nothing to do: the clients of a simulation are this process."""

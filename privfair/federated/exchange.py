@@ -15,26 +15,11 @@ from privfair.federated.messages import (
     Asked,
     Bundle,
     BundleReply,
-    CountsRequest,
-    EmbeddingsRequest,
-    EvaluateRequest,
-    MeasureRequest,
     Missing,
     Reply,
     Request,
-    ScoresRequest,
-    TrainRequest,
 )
 from privfair.federated.release_plan import ReleasePlan
-
-NAMES: dict[type, str] = {
-    CountsRequest: "counts",
-    ScoresRequest: "scores",
-    EmbeddingsRequest: "embeddings",
-    TrainRequest: "training",
-    MeasureRequest: "measures",
-    EvaluateRequest: "evaluation",
-}
 
 
 class Unfinished(Refused):
@@ -56,7 +41,7 @@ class ExchangeLog:
         for k, reply in zip(clients, replies, strict=True):
             for asked, answer in zip(singles(requests[k]), _answers(requests[k], reply), strict=True):
                 if isinstance(answer, Missing):
-                    self.absent.append(Absence(self._round, k, NAMES[type(asked)], answer.reason))
+                    self.absent.append(Absence(self._round, k, asked.channel, answer.reason))
         return replies
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from accountant.errors import InputError
 from privfair.federated.messages import (
@@ -17,6 +17,7 @@ from privfair.federated.messages import (
     Missing,
     Model,
     Objective,
+    Reply,
     Request,
     Scores,
     Update,
@@ -28,6 +29,19 @@ Memory = Mapping[str, FloatArray]  # what a server-side object remembers between
 Ask = Callable[
     [Sequence[int], Callable[[int], Asked]], list[Answered]
 ]  # (clients, request for each) -> replies in order
+
+
+class Requests(Protocol):
+    """What clients are asked for, by channel: `privfair.channels` derives it from the release plan and the schedule."""
+
+    @property
+    def every_round(self) -> Sequence[str]:
+        """The channels that a round asks for by itself, whatever the algorithm."""
+        ...
+
+    def __call__(self, channel: str, release_plan: ReleasePlan, number: int | None) -> dict[int, Any]:
+        """The planned request of every client that has one; the server fills in the model, which has its place."""
+        ...
 
 
 class Backend(Protocol):
@@ -75,6 +89,7 @@ class ServerState:
     algorithm: Memory
     uncounted: tuple[int, ...] = ()  # clients that have not told their counts yet, and may still join
     absent: tuple[Absence, ...] = ()
+    shared: Mapping[str, Mapping[int, Reply]] = field(default_factory=dict)  # of `Requests.every_round`, in this round
 
     @property
     def clients(self) -> int:

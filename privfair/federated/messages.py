@@ -1,10 +1,13 @@
-"""Everything that crosses the wire, as frozen values of plain numpy. Clients send nothing unasked."""
+"""Everything that crosses the wire, as frozen values of plain numpy. Clients send nothing unasked.
+
+A request's `channel` is the one name of its kind: in the ledger, in the plan and in reports (see `privfair.channels`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +86,7 @@ Model = Parameters | Sealed
 class CountsRequest:
     """How many records have you, in all and in each cell? `noise`: what to add before the answer leaves."""
 
+    channel: ClassVar[str] = "counts"
     noise: CountNoise | None = None
 
 
@@ -109,6 +113,7 @@ class ScoreRelease:
 class ScoresRequest:
     """Share so many scores of each cell under this model."""
 
+    channel: ClassVar[str] = "predictions"
     round: int
     model: Model
     quotas: NDArray[np.int64]
@@ -129,6 +134,7 @@ class EmbeddingsRequest:
     `release`: the noise on each; None: none.
     """
 
+    channel: ClassVar[str] = "embeddings"
     round: int
     model: Model
     cells: NDArray[np.int64]
@@ -174,6 +180,7 @@ class PrivateWork:
 class TrainRequest:
     """Train on your records from this model, and contribute `weight` times what changed."""
 
+    channel: ClassVar[str] = "updates"
     round: int
     model: Model
     objective: Objective
@@ -199,6 +206,7 @@ class MeasureRequest:
     `at_snapshot`: not under the model itself but under the mean snapshot of its last round.
     """
 
+    channel: ClassVar[str] = "measures"
     model: Model
     quantities: tuple[str, ...]
     at_snapshot: bool = False
@@ -215,6 +223,7 @@ class Measures:
 class EvaluateRequest:
     """Count your test records by group, label and decision under this model, and add this noise."""
 
+    channel: ClassVar[str] = "evaluation"
     model: Model
     noise: CountNoise
 

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from accountant.errors import InputError
 from privfair.federated.exchange import ExchangeLog, Unfinished, ask_together
-from privfair.federated.interfaces import Absence, Algorithm, Ask, Backend, FederatedOptimizer, ServerState, answered
+from privfair.federated.interfaces import (
+    Absence,
+    Algorithm,
+    Ask,
+    Backend,
+    FederatedOptimizer,
+    Requests,
+    ServerState,
+    answered,
+)
 from privfair.federated.messages import (
+    BundleReply,
     Counts,
-    CountsRequest,
     LocalOptimizer,
     LocalWork,
+    Missing,
     Model,
+    Reply,
     Scores,
     Sealed,
-    TrainRequest,
     Update,
 )
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan
+from privfair.mechanisms.count_release import CountNoise
 from privfair.secure_aggregation import ServerAggregator
 from privfair.util import FloatArray, stream
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is the same in every round; the server's, not the clients'."""
+    """What is asked of clients in every round, as far as it follows from the configuration: public, and agreed on."""
 
     seed: int
     epochs: int
@@ -39,26 +51,41 @@ class Schedule:
     learning_rate_decay: float  # per round
     clients_per_round: int | None  # None: all
     local_optimizer: LocalOptimizer = "sgd"
+    proximal: float = 0.0  # FedProx: μ
+    correct: bool = False  # SCAFFOLD: clients correct their steps by control variates
+    exact: Literal["nothing", "scores", "features"] = "nothing"  # what is shared for fairness without noise
+    samples: int = 0  # exact scores per cell and round, over all clients
+    quotas: Literal["random", "largest_remainder"] = "random"
+    measures: tuple[str, ...] = ()  # exact local figures that the algorithm may ask for
 
-    def work(self, round_number: int, proximal: float) -> LocalWork:
+    def work(self, round_number: int) -> LocalWork:
         """What clients do in this round."""
         rate = self.learning_rate * self.learning_rate_decay**round_number
-        return LocalWork(self.epochs, self.batch_size, rate, proximal, self.local_optimizer)
+        return LocalWork(self.epochs, self.batch_size, rate, self.proximal, self.local_optimizer)
 
     def cohort(self, round_number: int, clients: int) -> list[int]:
         """Who trains in this round: a uniform draw without replacement."""
         if self.clients_per_round is None or self.clients_per_round >= clients:
             return list(range(clients))
-        rng = stream(self.seed, "cohort", round_number)
-        return sorted(int(k) for k in rng.choice(clients, self.clients_per_round, replace=False))
+        return list(_drawn(self.seed, round_number, clients, self.clients_per_round))
+
+
+@lru_cache(maxsize=1024)
+def _drawn(seed: int, round_number: int, clients: int, some: int) -> tuple[int, ...]:
+    return tuple(sorted(int(k) for k in stream(seed, "cohort", round_number).choice(clients, some, replace=False)))
+
+
+def before_counts(clients: int, noise: CountNoise | None) -> ReleasePlan:
+    """The release plan as far as it is known before counts: their noise, and no records."""
+    return ReleasePlan(np.zeros(clients, dtype=np.int64), np.zeros((clients, 0), dtype=np.int64), counting=noise)
 
 
 class Negotiator(Protocol):
     """Turns counts into terms."""
 
     @property
-    def request(self) -> CountsRequest:
-        """What is asked before the first round."""
+    def count_noise(self) -> CountNoise | None:
+        """The noise of the counts, which are asked for before the first round."""
         ...
 
     @property
@@ -78,7 +105,7 @@ class Negotiator(Protocol):
 class ExactCounts:
     """No privacy: clients tell their counts as they are, and everybody takes part."""
 
-    request = CountsRequest()
+    count_noise = None
     admits_later = True
 
     def settle(self, counts: list[Counts]) -> ReleasePlan:
@@ -156,7 +183,13 @@ class Server:
     adder: ServerAggregator
     model_holder: ModelHolder
     negotiator: Negotiator
+    requests: Requests
     least_trained: int = 0
+
+    def count_requests(self) -> Mapping[int, Any]:
+        """What every client is asked before the first round."""
+        plan = before_counts(self.backend.clients, self.negotiator.count_noise)
+        return self.requests("counts", plan, None)
 
 
 def begin(server: Server) -> ServerState:
@@ -166,7 +199,7 @@ def begin(server: Server) -> ServerState:
     """
     everyone = range(server.backend.clients)
     exchange_log = ExchangeLog(server.backend.exchange, None)
-    counts = answered(Counts, everyone, exchange_log.ask(everyone, lambda _: server.negotiator.request))
+    counts = answered(Counts, everyone, exchange_log.ask(everyone, server.count_requests().__getitem__))
     if not counts:
         remedy = "; ".join(sorted({absence.reason for absence in exchange_log.absent}))
         raise InputError("clients", "must answer, at least one", "none", remedy)
@@ -201,7 +234,7 @@ def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
     """
     if not state.uncounted or not server.negotiator.admits_later:
         return state
-    counts = answered(Counts, state.uncounted, ask(state.uncounted, lambda _: server.negotiator.request))
+    counts = answered(Counts, state.uncounted, ask(state.uncounted, server.count_requests().__getitem__))
     if not counts:
         return state
     release_plan = state.release_plan
@@ -223,41 +256,28 @@ def run_round(state: ServerState, server: Server) -> ServerState:
 
     Who does not answer is left out, its absence is written down, and the round goes on with the others.
     """
-    backend, algorithm, optimizer = server.backend, server.algorithm, server.optimizer
+    backend, algorithm = server.backend, server.algorithm
     exchange_log = ExchangeLog(backend.exchange, state.round)
     ask = exchange_log.ask  # the one door between server and clients
     state = admit(state, server, ask)
     release_plan = state.release_plan
 
     # 1 ---- share: all clients that take part, whether they train or not
+    state = replace(state, shared={name: _shared(name, state, server, ask) for name in server.requests.every_round})
     objective, memory = algorithm.objective(state, ask)
 
     # 2 ---- choose who trains; a cohort of S of K clients stands for all with weights K/S, which is unbiased
-    cohort = server.plan.cohort(state.round, backend.clients)
-    participation = len(cohort) / backend.clients
+    participation = len(server.plan.cohort(state.round, backend.clients)) / backend.clients
     weights = algorithm.weights(state, memory) / participation
-    trainers = [k for k in cohort if release_plan.records[k] > 0]
+    planned = server.requests("updates", release_plan, state.round)
+    trainers = list(planned)
     if len(trainers) < release_plan.least_updates:  # their sum could not be opened: nobody is asked for a share of it
         trainers = []
 
     # 3 ---- train locally: a client contributes its weight times its change, so that the server need only add
-    work = server.plan.work(state.round, optimizer.proximal)
-    snapshot_at = algorithm.snapshot_at(state)
-
-    def request(client: int) -> TrainRequest:
-        return TrainRequest(
-            round=state.round,
-            model=state.model,
-            objective=objective,
-            work=release_plan.work(client, work),
-            weight=float(weights[client]),
-            participation=participation,
-            correct=optimizer.uses_control,
-            snapshot_at=snapshot_at,
-            release=release_plan.release(client),
-        )
-
-    trained, reported = ask_together(ask, {k: request(k) for k in trainers}, algorithm.beside(state))
+    filled = {"model": state.model, "objective": objective, "snapshot_at": algorithm.snapshot_at(state)}
+    requests = {k: replace(planned[k], weight=float(weights[k]), **filled) for k in trainers}
+    trained, reported = ask_together(ask, requests, algorithm.beside(state))
     updates = answered(Update, list(trained), list(trained.values()))
     memory = algorithm.received(state, memory, answered(Scores, list(reported), list(reported.values())))
 
@@ -273,6 +293,15 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     memory = algorithm.after(state, memory, model, ask)
     absent = (*state.absent, *exchange_log.absent)
     return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)
+
+
+def _shared(name: str, state: ServerState, server: Server, ask: Ask) -> Mapping[int, Reply]:
+    """The replies of a channel that every round asks for, whatever the algorithm; by client."""
+    planned = server.requests(name, state.release_plan, state.round)
+    under = {"model": state.model} if any(hasattr(request, "model") for request in planned.values()) else {}
+    requests = {k: replace(request, **under) for k, request in planned.items()}
+    replies = zip(requests, ask(list(requests), requests.__getitem__), strict=True)
+    return {k: reply for k, reply in replies if not isinstance(reply, Missing | BundleReply)}
 
 
 def share_of(weights: FloatArray, asked: list[int], arrived: list[int]) -> float:

@@ -19,9 +19,10 @@ from accountant.errors import Refused
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.outbox import Progress, Reservation
 from accountant.spending import Spend
+from privfair.channels.base import PriceList, round_of
+from privfair.channels.counts import COUNTS
 from privfair.federated.codec import decode, encode
 from privfair.federated.messages import Reply, Request
-from privfair.privacy.pricing import COUNTS, PriceList
 
 Answer = Callable[[int, Request], Reply]
 Place = tuple[str, str, int | None]  # client, channel, round
@@ -95,9 +96,9 @@ class LedgerGateway:
         """Whether something was, or may have been, released in the place of this request before."""
         return bool(self._tokens.get(self._priced(client, request).place))
 
-    def stored(self, client: int, request: Request) -> bytes | None:
-        """The answer in the place of this request that is in the ledger already, and would be given again."""
-        tokens = self._tokens.get(self._priced(client, request).place, [])
+    def stored(self, client: int, channel: str, number: int | None) -> bytes | None:
+        """The reply on this channel in this round that is in the ledger already, and would be given again."""
+        tokens = self._tokens.get((self._prices[client].client, channel, number), [])
         return next((m for token in tokens if (m := self._ledger.message(token)) is not None), None)
 
     @property
@@ -143,8 +144,7 @@ class LedgerGateway:
 
     def _priced(self, client: int, request: Request) -> Work:
         prices = self._prices[client]
-        channel, number = prices.channel(request)
-        return Work(client, request, prices.spends(request), (prices.client, channel, number))
+        return Work(client, request, prices.spends(request), (prices.client, request.channel, round_of(request)))
 
     def _message(self, work: Work) -> bytes | None:
         """What was stored for this request before a crash."""

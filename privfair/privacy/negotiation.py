@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
+from privfair.channels.workload import Sampling
 from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
 from privfair.fairness.tracking import largest_remainder_quotas
-from privfair.federated.messages import Counts, CountsRequest
+from privfair.federated.messages import Counts
 from privfair.federated.release_plan import ReleasePlan
+from privfair.mechanisms.count_release import CountNoise
 from privfair.privacy.planner import Noise, Planner
-from privfair.privacy.worst_case import Sampling
 from privfair.util import FloatArray
 
 
@@ -31,9 +32,9 @@ class PrivateCounts:
     releases_of_counts: Callable[[], int] = lambda: 1  # more than one after a crash that lost them
 
     @property
-    def request(self) -> CountsRequest:
-        """Counts, with their noise."""
-        return CountsRequest(self.planner.count_noise)
+    def count_noise(self) -> CountNoise | None:
+        """That of the plan."""
+        return self.planner.count_noise
 
     @property
     def admits_later(self) -> bool:

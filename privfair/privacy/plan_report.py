@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from accountant.events import Event, Nothing, NotPrivate
+from accountant.events import Nothing
+from privfair.channels.base import registered
 from privfair.config import Config
 from privfair.fairness.notions import Cells
 from privfair.federated.algorithms.mmd_fedavg import standard_error
 from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
-from privfair.mechanisms.vector_release import VectorNoise
 from privfair.numbers import shown
 from privfair.privacy.planner import Planner, by_pld
-from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS, UPDATES
 
 NO_GAP = (
     "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
@@ -25,47 +24,16 @@ NO_GAP = (
 
 def plan_report(config: Config, release_plan: ReleasePlan, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
     """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
-    privacy, rounds = config.privacy, config.federation.rounds
-    delta = privacy.delta if release_plan.claim is None else release_plan.claim.delta
+    delta = config.privacy.delta if release_plan.claim is None else release_plan.claim.delta
     planned = {channel.name: channel.total for channel in planner.channels(release_plan)}
     channels = []
-
-    def add(channel: str, noise: str, sampling: str, event: Event | None = None) -> None:
-        epsilon = by_pld(planned.get(channel, Nothing()) if event is None else event, delta)
-        finite = epsilon if math.isfinite(epsilon) else None
-        channels.append({"channel": channel, "noise": noise, "sampling": sampling, "epsilon": finite})
-
-    if release_plan.counting is not None:
-        add(COUNTS, f"{release_plan.counting.kind}, {release_plan.counting.scale:.3g} records", "once, all records")
-    elif privacy.counts == "public":
-        add(COUNTS, "none: public", "once, all records")
-    if release_plan.sharing is not None:
-        s = release_plan.sharing
-        rates = s.quotas / np.maximum(release_plan.cells, 1) if s.rates is None else s.rates
-        used = rates[s.quotas > 0]
-        span = " to ".join(dict.fromkeys(f"{rate:.3g}" for rate in (used.min(), used.max()))) if used.size else "0"
-        noise = f"{s.noise.kind}, {s.noise.scale:.3g} of a range of {s.noise.high - s.noise.low:g}"
-        add(PREDICTIONS, noise, f"{rounds} × {int(s.quotas.sum())} scores, rate {span}")
-    if release_plan.embedding is not None:
-        e = release_plan.embedding
-        noise = f"gaussian, {e.noise.multiplier:.3g} × the part of one record{_by_several(e.noise)}"
-        add(EMBEDDINGS, noise, f"{rounds} × {int(e.cells.sum())} sums of {e.noise.count} features, all records")
-    if release_plan.updates is not None:
-        u, trainings = release_plan.updates, planner.work.most_trainings
-        noise = f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}"
-        add(UPDATES, noise, f"{trainings} × {u.steps} steps, rate {u.sampling_rate:.3g}")
-    if release_plan.client_updates is not None:
-        c, trainings = release_plan.client_updates, planner.work.most_trainings
-        noise = f"gaussian, {c.noise.multiplier:.3g} × the largest part of one client{_by_several(c.noise)}"
-        add(UPDATES, noise, f"{trainings} × {c.noise.count} parameters, cut to a length of {c.max_norm:g}")
-    for channel_name in planner.without_noise:
-        add(channel_name, "none: exact values leave the clients", "every round", NotPrivate())
-    if release_plan.evaluation is not None:
-        add(
-            EVALUATION,
-            f"{release_plan.evaluation.kind}, {release_plan.evaluation.scale:.3g} records",
-            "once, test records",
-        )
+    for channel in registered():
+        row = channel.describe(release_plan, config, planner.work)
+        if row is not None:
+            epsilon = by_pld(planned.get(channel.name, Nothing()) if row.event is None else row.event, delta)
+            finite = epsilon if math.isfinite(epsilon) else None
+            about = {"noise": row.noise, "sampling": row.sampling, "epsilon": finite}
+            channels.append({"channel": channel.name, **about})
     notes = _notes(config, release_plan, planner)
     if budgeted and release_plan.evaluation is None:
         notes.append(
@@ -73,10 +41,6 @@ def plan_report(config: Config, release_plan: ReleasePlan, planner: Planner, *, 
             'accuracy and unfairness. For noisy ones stop here and set privacy.evaluation = "laplace".'
         )
     return {"channels": channels, "notes": notes}
-
-
-def _by_several(noise: VectorNoise) -> str:
-    return f", by {noise.shares} clients together" if noise.shares > 1 else ""
 
 
 def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:

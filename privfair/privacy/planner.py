@@ -14,13 +14,17 @@ from accountant.calibration import Channel, calibrate
 from accountant.errors import InputError
 from accountant.events import Composed, Event, Nothing
 from accountant.pld_profiles import TooFine
+from privfair.channels.base import registered
+from privfair.channels.counts import COUNTS
+from privfair.channels.features import EMBEDDINGS, FeaturesChannel
+from privfair.channels.scores import PREDICTIONS, ScoresChannel
+from privfair.channels.updates import UPDATES, UpdatesChannel
+from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling
 from privfair.config import MOST_LOCAL_STEPS
 from privfair.federated.release_plan import Claim, ClientUpdates, PrivateEmbedding, PrivateUpdates, ReleasePlan, Sharing
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import VectorNoise
-from privfair.privacy.pricing import COUNTS, EMBEDDINGS, EVALUATION, PREDICTIONS
-from privfair.privacy.worst_case import COUNT_DELTA, Fairness, PlannedChannels, Sampling
 
 
 def by_pld(event: Event, delta: float) -> float:
@@ -79,12 +83,28 @@ def pld_or_rdp(epsilon: Callable[[Method], float]) -> float:
 LOOSER = 1.2
 MOST_OF_REST = 0.98  # two phases: what fairness may take of what counts and evaluation leave
 
+Fairness = ScoreNoise | VectorNoise  # noise of what is shared for fairness: scores, or sums of features
 Noise = tuple[Fairness | None, float | None]  # of what is shared for fairness, and the noise multiplier of updates
 
 
 @dataclass(frozen=True)
-class Planner(PlannedChannels):
+class Planner(PrivateRun):
     """Calibrates the noise of one run."""
+
+    def fixed(self) -> list[Channel]:
+        """The channels whose noise is settled first: counts and evaluation."""
+        found = [channel.worst_case(self) for channel in registered() if channel.settled]
+        return [channel for channel in found if channel is not None]
+
+    def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
+        """What is shared for fairness in all rounds, for the record, or client, that pays most for it."""
+        channel = FeaturesChannel() if isinstance(noise, VectorNoise) else ScoresChannel()
+        return channel.worst_case(self, sampling, noise, fixed=fixed)
+
+    def _updates(self, sampling: Sampling, noise: float | VectorNoise, *, fixed: bool = True) -> list[Channel]:
+        """The updates of all rounds, for a client that trains most often."""
+        found = UpdatesChannel().worst_case(self, sampling, noise, fixed=fixed)
+        return [] if found is None else [found]
 
     def fairness_channel(self, release_plan: ReleasePlan) -> Channel | None:
         """What fairness costs over all rounds the record, or client, that pays most for it, under these terms."""
@@ -113,7 +133,8 @@ class Planner(PlannedChannels):
         """
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
-            settled = [channel for channel in channels if channel.name in (COUNTS, EVALUATION)]
+            beforehand = {channel.name for channel in registered() if channel.settled}
+            settled = [channel for channel in channels if channel.name in beforehand]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
         rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
@@ -199,7 +220,7 @@ class Planner(PlannedChannels):
         """The sampling of a plan of one phase, with every cell taking part."""
         c, shape = self.config, (clients, len(self.cells))
         rate = c.sampling_rate or 1.0
-        if not self._noisy_scores:
+        if not self.noisy_sharing:
             return Sampling(rate, self.steps(rate), None, None)
         return Sampling(
             rate, self.steps(rate), np.ones(shape, dtype=np.int64), np.full(shape, c.prediction_rate or 1.0)
@@ -223,17 +244,17 @@ class Planner(PlannedChannels):
         if self.one_phase and c.counts != "public":
             self.calibrated(self._configured())
             return
-        if self._noisy_scores and self.work.embedding is not None:
+        if self.noisy_sharing and self.work.embedding is not None:
             self.work.embedding.noise(c.prediction_noise or 100.0)
-        elif self._noisy_scores and c.predictions != "none":
+        elif self.noisy_sharing and c.predictions != "none":
             low, high = self._require_range()
             self._require_kernel(ScoreNoise(c.predictions, c.prediction_noise or 1e-3 * (high - low), low, high))
         if c.updates != "none" and c.noise_multiplier is None:
-            self._target("noise_multiplier")
+            self.target("noise_multiplier")
         elif self.work.updates is not None and c.noise_multiplier is not None:
             self.work.updates.noise(c.noise_multiplier)
-        if self._noisy_scores and c.prediction_noise is None:
-            self._target("prediction_noise")
+        if self.noisy_sharing and c.prediction_noise is None:
+            self.target("prediction_noise")
         if c.epsilon is not None:
             left, _ = self._left()
             self._require_shares(left)
@@ -249,11 +270,11 @@ class Planner(PlannedChannels):
     def _require_shares(self, left: float) -> None:
         """Raise if what is shared for fairness is to cost all that counts and evaluation leave, whatever the rates."""
         c = self.config
-        if self.one_phase or not self._noisy_scores or not self._shares_epsilon:
+        if self.one_phase or not self.noisy_sharing or not self._shares_epsilon:
             return
         shared = self._fairness_share
         if shared > MOST_OF_REST * left:
-            settled = f"{shared:.4g} for predictions and {self._target('epsilon') - left:.4g} for counts and evaluation"
+            settled = f"{shared:.4g} for predictions and {self.target('epsilon') - left:.4g} for counts and evaluation"
             remedy = "Take a smaller privacy.prediction_share, or more noise of counts."
             raise InputError("privacy.epsilon", f"must leave something to updates, after {settled}", c.epsilon, remedy)
 
@@ -295,7 +316,7 @@ class Planner(PlannedChannels):
     ) -> tuple[Fairness | None, float | None, Claim]:
         """The noise and its claim, if it is of the planned kind, as given where it is given, and within the target."""
         c, kind = self.config, self.config.predictions
-        if (scores is not None) != (self._noisy_scores and kind != "none") or (multiplier is None) != (
+        if (scores is not None) != (self.noisy_sharing and kind != "none") or (multiplier is None) != (
             c.updates == "none"
         ):
             raise InputError("noise", "must be on the planned channels", "another")
@@ -323,14 +344,16 @@ class Planner(PlannedChannels):
         replace(self, released_delta=None)._claim(rest)  # raises if the target is not met at the configured δ either
         return scores, multiplier, self._unmet(rest)
 
-    def rest(self, sampling: Sampling, scores: Fairness | None, multiplier: float | None) -> list[Channel]:
+    def rest(
+        self, sampling: Sampling, scores: Fairness | None, multiplier: float | VectorNoise | None
+    ) -> list[Channel]:
         """Fairness and updates with their noise, fixed."""
         channels = []
         if scores is not None:
             found = self._fairness_channel(sampling, scores, fixed=True)
             channels += [found] if found else []
         if multiplier is not None:
-            channels.append(self._update_channel(sampling, multiplier, fixed=True))
+            channels += self._updates(sampling, multiplier)
         return channels
 
     @property
@@ -345,7 +368,7 @@ class Planner(PlannedChannels):
         `by_rdp`: so much that its share of ε is met by RDP as well, up to the same factor as that of the whole plan.
         """
         c, kind, plan = self.config, self.config.predictions, self.work.embedding
-        if not self._noisy_scores or kind == "none":
+        if not self.noisy_sharing or kind == "none":
             return None
         start: Fairness
         if plan is not None:
@@ -356,13 +379,11 @@ class Planner(PlannedChannels):
         if c.prediction_noise is not None:
             return start
         channel = self._fairness_channel(sampling, start, fixed=False)
-        self._target("prediction_noise")
+        self.target("prediction_noise")
         if channel is None or channel.event == Nothing():
-            return start  # no cell is large enough to be heard
+            return start  # no cell is large enough to be shared
         if c.updates == "none" or c.noise_multiplier is not None:
-            others = (
-                [] if c.noise_multiplier is None else [self._update_channel(sampling, c.noise_multiplier, fixed=True)]
-            )
+            others = [] if c.noise_multiplier is None else self._updates(sampling, c.noise_multiplier)
             factor = self._factor([channel, *others])
         else:
             factor = calibrated_factor([channel], self._fairness_share, self.delta, c.target_method)
@@ -377,7 +398,7 @@ class Planner(PlannedChannels):
         """The ε of what is shared for fairness, where its noise is calibrated by itself."""
         # noise on sums disturbs far less than noise on scores: they can do with less of ε
         share = self.config.prediction_share or (0.5 if self.work.embedding is None else 0.3)
-        return share * self._target("prediction_noise")
+        return share * self.target("prediction_noise")
 
     def _require_range(self) -> tuple[float, float]:
         if self.work.score_range is None:
@@ -386,7 +407,7 @@ class Planner(PlannedChannels):
         return self.work.score_range
 
     def _require_kernel(self, noise: ScoreNoise) -> None:
-        """Nothing, if the kernel can be corrected for this noise as asked; else `NoDeconvolution` with a remedy."""
+        """Raise `NoDeconvolution`, with a remedy, if the kernel cannot be corrected for this noise as asked."""
         if self.config.kernel_correction == "deconvolve":
             parse_kernel(self.work.kernel).deconvolve(noise.noise)
 
@@ -397,8 +418,8 @@ class Planner(PlannedChannels):
             return None
         if c.noise_multiplier is not None:
             return c.noise_multiplier
-        self._target("noise_multiplier")
-        factor = self._factor([self._updates_to_calibrate(sampling), *self.rest(sampling, scores, None)])
+        self.target("noise_multiplier")
+        factor = self._factor([*self._updates(sampling, 1.0, fixed=False), *self.rest(sampling, scores, None)])
         return factor if self.work.updates is None else self.work.updates.calibrated(factor).multiplier
 
     def _factor(self, channels: list[Channel]) -> float:
@@ -431,7 +452,7 @@ class Planner(PlannedChannels):
 
     def _left(self) -> tuple[float, float]:
         """(ε, δ) that the calibrated channels, in one phase with the fixed ones, may cost."""
-        epsilon, delta = self._target("epsilon"), self.delta
+        epsilon, delta = self.target("epsilon"), self.delta
         if self.together:
             return epsilon, delta
         price, share = self.price_of_first_phase("pld")
@@ -462,8 +483,8 @@ class Planner(PlannedChannels):
     def without_noise(self) -> tuple[str, ...]:
         """Channels of which exact values leave the clients: with any, there is no ε."""
         shared = self.work.shares_scores and self.config.predictions == "none"
-        fairness = "predictions" if self.work.embedding is None else "embeddings"
-        return (*((fairness,) if shared else ()), *(("updates",) if self.config.updates == "none" else ()))
+        fairness = PREDICTIONS if self.work.embedding is None else EMBEDDINGS
+        return (*((fairness,) if shared else ()), *((UPDATES,) if self.config.updates == "none" else ()))
 
     def _claim(self, rest: list[Channel]) -> Claim:
         """The bounds that hold whatever is released; what the given noise costs beyond the target is refused."""
@@ -475,7 +496,7 @@ class Planner(PlannedChannels):
             if c.epsilon is not None:
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim
-        epsilon, (left, delta) = self._target("epsilon"), self._left()
+        epsilon, (left, delta) = self.target("epsilon"), self._left()
         later = Composed(tuple(channel.total for channel in rest))
         by_rdp = spent(later, delta, "rdp").epsilon
         if c.target_method == "rdp":

@@ -16,6 +16,7 @@ from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import State, remembering
 from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.ledger.storage import exists, ledger_url
+from privfair.channels.base import PriceList, label_of, plain_name
 from privfair.clients.client import Client, EntropyOf
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
@@ -23,7 +24,6 @@ from privfair.fairness.notions import Cells, Notion, own_notion
 from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import PriceList, label_of, plain_name
 from privfair.run_names import division_of, require_whole_noise, run_name
 from privfair.util import stream
 

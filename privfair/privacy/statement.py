@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
+from itertools import combinations
 from typing import Any, Literal
 
 from accountant.accountant import Accountant
@@ -15,6 +15,8 @@ from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Neighbouring, Nothing, Unit
 from accountant.spending import Spend, attribute_of
 from accountant.worst_case import released_epsilon
+from privfair.channels.base import PriceList, registered
+from privfair.channels.workload import Workload
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.release_plan import Claim, ReleasePlan
@@ -22,7 +24,6 @@ from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planner import Planner, by_pld, pld_or_rdp, sampling_of
-from privfair.privacy.pricing import PriceList
 from privfair.privacy.run_ledger import RunLedger
 from privfair.secure_aggregation import SINGLE_KEY_WARNING
 
@@ -52,7 +53,7 @@ def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, flo
     delta = planner.delta
     channels = []
     if release_plan.client_updates is not None:
-        channels = planner.of_one_update(release_plan.client_updates.noise.alone)
+        channels = planner.rest(sampling, None, release_plan.client_updates.noise.alone)
     elif release_plan.updates is not None:
         channels = planner.rest(sampling, None, release_plan.updates.noise_multiplier)
     noise = release_plan.fairness_noise
@@ -129,7 +130,7 @@ def statement(
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),
         "by_round": {str(k): _number(v) for k, v in accountant.by_round(delta, "rdp").items()},
         "change_of_group": _changes(accountant, delta),
-        "noise": noise(release_plan, config.run.engine),
+        "noise": noise(release_plan, config, planner.work),
         "objective": objective(config, release_plan, planner.cells.notion.name),
         "assumptions": _assumptions(planner, schema.inferred, claim),
         "not_covered": [
@@ -219,66 +220,10 @@ def account(spends: Sequence[Spend], neighbouring: Neighbouring, groups: Sequenc
     return accountant
 
 
-def noise(release_plan: ReleasePlan, engine: str) -> dict[str, Any]:
-    """The noise of every channel, with sampling rates."""
-    found: dict[str, Any] = {}
-    if release_plan.counting is not None:
-        found["counts"] = {
-            "mechanism": release_plan.counting.kind,
-            "scale": release_plan.counting.scale,
-            "unit": "records",
-        }
-    if release_plan.sharing is not None:
-        s = release_plan.sharing
-        rates = None if s.rates is None else sorted({float(r) for r in s.rates[s.quotas > 0]})
-        found["predictions"] = {
-            "mechanism": s.noise.kind,
-            "scale": s.noise.scale,
-            "unit": "score",
-            "grid_step": s.noise.step,
-            "scores_per_round": int(s.quotas.sum()),
-            "sampling_rate": None if not rates else {"least": rates[0], "most": rates[-1]},
-        }
-    if release_plan.embedding is not None:
-        e = release_plan.embedding.noise
-        found["embeddings"] = {
-            "mechanism": "gaussian",
-            "scale": e.multiplier,
-            "unit": "the largest contribution of one record",
-            "features": e.count,
-            "grid_step": 1 / e.steps,
-            "shares": e.shares,
-            "vectors_per_round": int(release_plan.embedding.cells.sum()),
-            "sampling_rate": None,
-        }
-    if release_plan.updates is not None:
-        u = release_plan.updates
-        found["updates"] = {
-            "mechanism": f"gaussian (DP-SGD, {'stacked engine' if engine == 'stacked' else 'Opacus'})",
-            "noise_multiplier": u.noise_multiplier,
-            "max_grad_norm": u.max_grad_norm,
-            "sampling_rate": u.sampling_rate,
-            "steps_per_round": u.steps,
-        }
-    if release_plan.client_updates is not None:
-        c = release_plan.client_updates
-        found["updates"] = {
-            "mechanism": "gaussian (whole updates, clipped; integers)",
-            "noise_multiplier": c.noise.multiplier,
-            "unit": "the largest part of one client",
-            "max_update_norm": c.max_norm,
-            "largest_weight": c.largest_weight,
-            "parameters": c.noise.count,
-            "grid_step": 1 / c.noise.steps,
-            "shares": c.noise.shares,
-        }
-    if release_plan.evaluation is not None:
-        found["evaluation"] = {
-            "mechanism": release_plan.evaluation.kind,
-            "scale": release_plan.evaluation.scale,
-            "unit": "records",
-        }
-    return found
+def noise(release_plan: ReleasePlan, config: Config, work: Workload) -> dict[str, Any]:
+    """The noise of every channel that has any, with sampling rates."""
+    described = {channel.name: channel.describe(release_plan, config, work) for channel in registered()}
+    return {name: row.facts for name, row in described.items() if row is not None and row.facts is not None}
 
 
 def objective(config: Config, release_plan: ReleasePlan, notion: str) -> str:
@@ -349,16 +294,16 @@ def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> 
 
 
 def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
-    """ε between datasets in which one person's sensitive attribute is another, for the dearest change; by attribute."""
+    """By attribute, ε between datasets in which one person is in another of its groups: of the costliest change."""
     if accountant.neighbouring.adjacency is not Adjacency.ADD_OR_REMOVE:
         return {}
     groups = {r.group for r in accountant.releases if r.group}
     clients = {r.client for r in accountant.releases if r.client}
     worst: dict[str, float] = {}
     for client in sorted(clients):
-        for old, new in permutations(sorted(groups), 2):
+        for old, new in combinations(sorted(groups), 2):
             attribute = attribute_of(old)
-            if attribute == attribute_of(new) and old < new:
+            if attribute == attribute_of(new):
                 found = accountant.spent_on_changing_group(client, old, new, delta).epsilon
                 worst[attribute] = max(worst.get(attribute, 0.0), found)
     return {attribute: _number(value) for attribute, value in worst.items()}

@@ -32,10 +32,9 @@ METHODS = {
 MODELS = {"logistic": "A logistic regression", "mlp": "A small neural network"}
 ASKED = {
     "counts": "numbers of records",
-    "scores": "scores",
-    "training": "training",
-    "measures": "measures",
-    "evaluation": "evaluation",
+    "predictions": "scores",
+    "embeddings": "sums of features",
+    "updates": "training",
 }
 MOST_ROWS = 50_000  # a ledger with more takes seconds to add up; `privfair audit --html` does it
 EXAMPLES = (0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)

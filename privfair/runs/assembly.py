@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from accountant.errors import InputError
+from privfair.channels.base import PlannedRequests, ReplyCheck
+from privfair.channels.features import EMBEDDINGS
+from privfair.channels.updates import UPDATES
+from privfair.channels.workload import Workload
 from privfair.clients.client import Client
 from privfair.clients.dp_sgd import require_private_model
 from privfair.clients.embedder import Embedder
@@ -36,7 +41,6 @@ from privfair.federated.exchange import Metered
 from privfair.federated.interfaces import Algorithm, Backend, FederatedOptimizer
 from privfair.federated.model_state import Replica
 from privfair.federated.optimizers import optimizer_by_name
-from privfair.federated.reply_check import ReplyCheck
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, UpdatePlan
@@ -44,10 +48,8 @@ from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import EMBEDDINGS, UPDATES
 from privfair.privacy.requirements import require_decided, require_private, require_separate
 from privfair.privacy.run_ledger import PrivateSide, RunLedger, entropy_of, named_run, require_no_budget
-from privfair.privacy.worst_case import Workload
 from privfair.run_names import beginning_of
 from privfair.secure_aggregation import (
     MODULI,
@@ -63,7 +65,9 @@ from privfair.secure_aggregation import (
 from privfair.util import FloatArray
 
 
-def build_algorithm(config: Config, schema: Schema, cells: Cells, embedding: EmbeddingPlan | None = None) -> Algorithm:
+def build_algorithm(
+    config: Config, schema: Schema, cells: Cells, plan: Schedule, embedding: EmbeddingPlan | None = None
+) -> Algorithm:
     """The algorithm of a configuration; `embedding`: the features that it tracks, instead of scores."""
     fairness, federation = config.fairness, config.federation
     method, kernel, strength = federation.method, fairness.kernel, fairness.strength
@@ -71,18 +75,17 @@ def build_algorithm(config: Config, schema: Schema, cells: Cells, embedding: Emb
         _check_decisions(method, config, schema)
     _check_combination(config)
     if method == "mmd_fedavg" and embedding is not None:
-        return EmbeddingTracking(strength, embedding, federation.drift_correction)
+        return EmbeddingTracking(strength, embedding, federation.drift_correction, PlannedRequests(plan))
     match method:
         case "mmd_fedavg":
             return MmdFedAvg(
                 strength=strength,
                 kernel=kernel,
-                samples=fairness.samples,
                 drift=federation.drift_correction,
-                quotas=fairness.quotas,
                 domain=TaskKind.of(schema).score_range(cells.notion.score),
                 seed=config.run.seed,
                 rounds=federation.rounds,
+                requests=PlannedRequests(plan),
                 lagged=federation.lagged_scores,
             )
         case "fedavg":
@@ -163,7 +166,7 @@ class RunSpec:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
         embedding = _embedding(config, cells, schema, clients)
-        algorithm = build_algorithm(config, schema, cells, embedding)
+        optimizer = optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal)
         plan = Schedule(
             seed=config.run.seed,
             epochs=f.local_epochs,
@@ -172,7 +175,15 @@ class RunSpec:
             learning_rate_decay=f.learning_rate_decay,
             clients_per_round=f.clients_per_round,
             local_optimizer=f.local_optimizer,
+            proximal=optimizer.proximal,
+            correct=optimizer.uses_control,
+            exact=_exact_sharing(config),
+            samples=config.fairness.samples,
+            quotas=config.fairness.quotas,
         )
+        algorithm = build_algorithm(config, schema, cells, plan, embedding)
+        if not config.privacy.enabled:
+            plan = replace(plan, measures=algorithm.measures)
         planner = None
         if config.privacy.enabled:
             require_private(config, algorithm, schema.task)
@@ -184,7 +195,7 @@ class RunSpec:
             clients=clients,
             cells=cells,
             algorithm=algorithm,
-            optimizer=optimizer_by_name(f.optimizer, f.server_learning_rate, f.proximal),
+            optimizer=optimizer,
             plan=plan,
             fixed_point=_fixed_point(config, plan, clients),
             planner=planner,
@@ -214,6 +225,14 @@ class RunSpec:
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
             least=_cohort(self.config, self.clients) if self.config.privacy.client_level else 1,
         )
+
+
+def _exact_sharing(config: Config) -> Literal["nothing", "scores", "features"]:
+    """What is shared for fairness without noise."""
+    noisy = config.privacy.enabled and config.privacy.predictions != "none"
+    if config.federation.method != "mmd_fedavg" or noisy:
+        return "nothing"
+    return "features" if config.fairness.tracker == "embedding" else "scores"
 
 
 def _model(config: Config, schema: Schema) -> FlatModel:
@@ -439,6 +458,7 @@ def build(
             adder,
             model_holder,
             negotiator,
+            PlannedRequests(parts.plan),
         ),
         evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
         cells=cells,

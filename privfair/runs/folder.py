@@ -363,7 +363,9 @@ class RunDirectory:
             about = json.loads(arrays["about"].tobytes())
             found = about["format"]
             if found not in (FORMAT, FORMAT_WITHOUT_LOG):
-                raise InputError("checkpoint", f"must be of format {FORMAT_WITHOUT_LOG} or {FORMAT}", found)
+                writer = "A newer privfair" if isinstance(found, int) and found > FORMAT else "An early privfair 0.1.0"
+                remedy = f"{writer} wrote it, and can finish the run."
+                raise InputError("checkpoint", f"must be of format {FORMAT_WITHOUT_LOG} or {FORMAT}", found, remedy)
             log = _Log(self.path)
             if found == FORMAT_WITHOUT_LOG:  # the next checkpoint writes all of it to the log
                 history = tuple(about["history"])

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accountant.errors import InputError, Refused
+from privfair.channels.evaluation import EVALUATION
 from privfair.engines.evaluation import Row
 from privfair.federated.exchange import ExchangeLog
 from privfair.federated.interfaces import ServerState, answered
-from privfair.federated.messages import EvaluateRequest, Evaluation, Parameters, Sealed
+from privfair.federated.messages import Evaluation, Parameters, Sealed
 from privfair.federated.round import begin, run_round
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.plan_report import plan_report
@@ -63,9 +64,10 @@ def run_rounds(
             simulation.private.gateway.delivered()
     if state.release_plan.evaluation is not None and released is None:
         model = Parameters(simulation.replica.result) if config.scheme == "plain" else state.model
-        request, everyone = EvaluateRequest(model, state.release_plan.evaluation), range(state.clients)
+        asked = server.requests(EVALUATION, state.release_plan, None)
+        requests, everyone = {k: replace(request, model=model) for k, request in asked.items()}, list(asked)
         exchange_log = ExchangeLog(simulation.backend.exchange, None)
-        released = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, lambda _: request)).values())
+        released = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__)).values())
         state = replace(state, absent=(*state.absent, *exchange_log.absent))
         if directory:
             elapsed = before + time.perf_counter() - started
@@ -128,11 +130,11 @@ def require_room(simulation: Simulation, state: ServerState | None) -> None:
     plan, rounds = simulation.server.plan, simulation.config.federation.rounds
     if state is None:
         release_plan = planner.terms_beforehand(simulation.backend.clients)
-        spends = count_spends(release_plan, gateway.prices)
-        state = ServerState(0, simulation.server.model_holder.first(), release_plan, {})
+        spends, begun = count_spends(release_plan, plan, gateway.prices), 0
     else:
-        spends = []
-    simulation.private.run_ledger.ledger.require_room([*spends, *planned_spends(state, plan, rounds, gateway.prices)])
+        release_plan, spends, begun = state.release_plan, [], state.round
+    spends += planned_spends(release_plan, plan, range(begun, rounds), gateway.prices)
+    simulation.private.run_ledger.ledger.require_room(spends)
 
 
 def _evaluate(simulation: Simulation, state: ServerState) -> Row:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from accountant.calibration import Channel
 from accountant.errors import InputError, NotThere
 from accountant.events import Composed, Event, Repeated
+from privfair.channels.workload import Sampling
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.datasets.registry import load_configured
@@ -27,7 +28,6 @@ from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
 from privfair.privacy.requirements import require_decided
-from privfair.privacy.worst_case import Sampling
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
 from privfair.util import FloatArray

@@ -220,11 +220,13 @@ UNCODED = "0" * 16  # the fingerprint where there is no fixed-point code
 def require_resumable(scheme: str, version: object) -> None:
     """Raise if a run with encrypted sums was begun with messages of another version: they could not be summed."""
     if scheme != "plain" and version != VERSION:
+        newer = isinstance(version, int) and version > VERSION
+        began = "a newer privfair, which" if newer else "privfair 0.1.0, which"
         raise InputError(
             "run",
             f"must have been begun with encrypted messages of version {VERSION}, which say whose they are",
             f"version {version or UNNAMED}",
-            "Nothing more was released. Start a new run, or finish this one with the privfair that began it.",
+            f"Nothing more was released. Start a new run, or finish this one with {began} began it.",
         )
 
 

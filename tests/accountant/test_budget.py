@@ -17,7 +17,7 @@ from accountant.errors import InputError
 from accountant.events import Adjacency, Gaussian, Laplace, NotPrivate, PoissonSampled, Unit
 from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend, add_up, worst_record
-from accountant.spending import clients as clients_of
+from accountant.worst_case import clients as clients_of
 
 
 def gaussian_epsilon(order: float, divergence: float, delta: float) -> float:

@@ -1,4 +1,4 @@
-"""Adaptive spending: why optimal composition is not enough, and that the Rényi filter is."""
+"""Adaptive spending: why optimal composition is not enough, and that a budget's Rényi filter is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import accountant
-from accountant.budget import RenyiFilter, choose_order
+from accountant.budget import Budget, choose_order, what_fits
 from accountant.conversion import epsilon_from_rdp, rdp_capacity
 from accountant.errors import InputError
 from accountant.events import Composed, Event, Gaussian, Laplace, Nothing, NotPrivate, PoissonSampled
 from accountant.rdp import rdp
+from accountant.spending import Spend
 
 EPSILON, DELTA = 1.0, 1e-5
 FIRST = Gaussian(5.0)
@@ -53,6 +54,14 @@ def least_noise(kind: type[Gaussian] | type[Laplace]) -> Event:
     return kind(high)
 
 
+def fits(budget: Budget, spent: float, event: Event) -> bool:
+    return how_many_fit(budget, spent, event, 1) == 1
+
+
+def how_many_fit(budget: Budget, spent: float, event: Event, asked: int) -> int:
+    return what_fits(budget, {("", ""): spent}, [Spend("people", event, count=asked)]).fits
+
+
 def test_choosing_between_two_affordable_follow_ups_breaks_delta_and_the_filter_refuses_it() -> None:
     gaussian, laplace = least_noise(Gaussian), least_noise(Laplace)
     for follow_up in (gaussian, laplace):  # each plan alone, fixed beforehand, meets the target
@@ -60,20 +69,20 @@ def test_choosing_between_two_affordable_follow_ups_breaks_delta_and_the_filter_
         assert accountant.epsilon(Composed((FIRST, follow_up)), DELTA, "pld") <= EPSILON * 1.001
     assert true_delta(gaussian, laplace) > 1.5 * DELTA  # choosing after the first output does not
 
-    budget = RenyiFilter.for_budget(EPSILON, DELTA)
+    budget = Budget(EPSILON, DELTA)
     spent = budget.cost(FIRST)
-    assert budget.fits(0.0, FIRST)
-    assert not budget.fits(spent, gaussian)
-    assert not budget.fits(spent, laplace)
+    assert fits(budget, 0.0, FIRST)
+    assert not fits(budget, spent, gaussian)
+    assert not fits(budget, spent, laplace)
 
 
 def test_whatever_is_chosen_among_releases_that_fit_the_filter_meets_delta() -> None:
-    budget = RenyiFilter.for_budget(EPSILON, DELTA)
+    budget = Budget(EPSILON, DELTA)
     spent = budget.cost(FIRST)
     fitting: list[Event] = []
     for kind in (Gaussian, Laplace):
         scale = 1.0
-        while not budget.fits(spent, kind(scale)):
+        while not fits(budget, spent, kind(scale)):
             scale *= 1.01
         fitting.append(kind(scale))
     adaptive = true_delta(*fitting)
@@ -83,11 +92,11 @@ def test_whatever_is_chosen_among_releases_that_fit_the_filter_meets_delta() -> 
 @given(st.floats(0.01, 20.0), st.floats(1e-10, 1e-2))
 @settings(max_examples=50, deadline=None)
 def test_everything_a_filter_lets_through_converts_to_the_budget(epsilon: float, delta: float) -> None:
-    budget = RenyiFilter.for_budget(epsilon, delta)
+    budget = Budget(epsilon, delta)
     event = PoissonSampled(0.1, Gaussian(1.0))
-    count = budget.how_many_fit(0.0, event)
+    count = how_many_fit(budget, 0.0, event, 10**6)
     if count > 0:
-        assert budget.fits((count - 1) * budget.cost(event) * (1 - 1e-12), event)
+        assert fits(budget, (count - 1) * budget.cost(event) * (1 - 1e-12), event)
     assert epsilon_from_rdp([budget.order], [count * budget.cost(event)], delta)[0] <= epsilon
     assert (count + 1) * budget.cost(event) > budget.capacity
 
@@ -102,24 +111,21 @@ def test_the_order_depends_on_the_budget_alone_and_is_a_good_one() -> None:
 
 
 def test_what_is_left_and_what_fits() -> None:
-    budget = RenyiFilter(order=8.0, capacity=1.0)
+    budget = Budget(3.0, DELTA, order=8.0, capacity=1.0)
     event = Gaussian(4.0)  # costs 8/32 = 0.25
     assert budget.cost(event) == pytest.approx(0.25)
-    assert budget.how_many_fit(0.0, event) == 3  # four would exceed it by rounding, which goes to the private side
-    assert budget.how_many_fit(0.6, event) == 1
-    assert budget.remaining(0.6) == pytest.approx(0.4)
-    assert budget.remaining(2.0) == 0.0
-    assert budget.how_many_fit(2.0, event) == 0
-    assert budget.how_many_fit(0.9, Nothing()) == math.inf
-    assert budget.how_many_fit(0.0, NotPrivate()) == 0
-    assert not budget.fits(0.0, NotPrivate())
+    assert how_many_fit(budget, 0.0, event, 9) == 3  # four would exceed it by rounding, which goes to the private side
+    assert how_many_fit(budget, 0.6, event, 9) == 1
+    assert how_many_fit(budget, 2.0, event, 9) == 0
+    assert how_many_fit(budget, 0.9, Nothing(), 9) == 9
+    assert how_many_fit(budget, 0.0, NotPrivate(), 9) == 0
+    assert budget.remaining(2.0).pure == budget.remaining(2.0).gaussian == 0.0
+    assert budget.remaining(0.6).pure == pytest.approx(0.4)
     assert budget.cost(event) == rdp(event, (8.0,))[0]
 
 
 def test_bad_filters_are_refused() -> None:
     with pytest.raises(InputError, match="order must be above 1"):
-        RenyiFilter(1.0, 1.0)
-    with pytest.raises(InputError, match="capacity must be at least 0"):
-        RenyiFilter(2.0, float("nan"))
-    with pytest.raises(InputError, match="spent must be at least 0"):
-        RenyiFilter(2.0, 1.0).remaining(-0.1)
+        Budget(3.0, DELTA, order=1.0)
+    with pytest.raises(InputError, match="capacity must be finite"):
+        Budget(3.0, DELTA, order=2.0, capacity=float("nan"))

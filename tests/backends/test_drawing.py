@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from privfair.channels.base import respond
 from privfair.config import Config
 from privfair.engines.batched.engine import Engine
 from privfair.federated.messages import Parameters, Scores, ScoresRequest
@@ -20,7 +21,7 @@ def test_scores_are_those_the_client_would_share(extra: int) -> None:
     asked = [(c, ScoresRequest(2, model, np.maximum(c.cell_counts + extra, 0))) for c in clients]
     found = Engine(clients).replies(asked)
     for (client, request), reply in zip(asked, found, strict=True):
-        alone = client.respond(request)
+        alone = respond(client, request)
         assert isinstance(reply, Scores)
         assert isinstance(alone, Scores)
         assert [cell.size for cell in reply.cells] == np.minimum(request.quotas, client.cell_counts).tolist()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from accountant.errors import InputError
+from privfair.channels.base import ReplyCheck
 from privfair.engines.batched.backend import Stacked
 from privfair.engines.batched.evaluation import energy_mmd2
 from privfair.engines.batched.lockstep import shared_size
@@ -16,7 +17,6 @@ from privfair.fairness.metrics import Predicted, penalty_mmd2
 from privfair.fairness.tracking import SharedScores
 from privfair.federated.exchange import size
 from privfair.federated.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
-from privfair.federated.reply_check import ReplyCheck
 from privfair.kernels.families import EnergyKernel
 from privfair.runs.assembly import build
 from privfair.runs.batched import build_stacked, clients_of, fitting, planned_numbers, run_stacked

@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from privfair.channels.base import respond
+from privfair.channels.updates import UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.training import Trained
@@ -95,9 +97,18 @@ class Holder(Client):
     shown: Shown
     trained: Trained
 
-    def update(self, request: TrainRequest, at: Parameters, shift: Any, trained: Trained) -> Update:
-        self.trained = trained
-        return super().update(request, at, shift, trained)
+
+@pytest.fixture(autouse=True)
+def _training_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = UpdatesChannel.message
+
+    def message(
+        self: UpdatesChannel, request: TrainRequest, client: Holder, at: Any, shift: Any, trained: Trained, entropy: Any
+    ) -> Update:
+        client.trained = trained
+        return real(self, request, client, at, shift, trained, entropy)
+
+    monkeypatch.setattr(UpdatesChannel, "message", message)
 
 
 def records(count: int, seed: int, positions: Sequence[int] | None = None) -> Records:
@@ -149,7 +160,7 @@ def penalised(kernel: str) -> Tracked:
 
 
 def alone(client: Holder, request: Any) -> Any:
-    return client.respond(request)
+    return respond(client, request)
 
 
 def stacked(client: Holder, request: Any) -> Any:
@@ -263,7 +274,7 @@ def test_clipped_gradients_are_those_of_the_record_alone(case: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
             patch.setattr(opacus_engine, "clipped_sum", noted)
             for client in (single, many):
-                client.respond(asked(at.values, penalised(kernel)))
+                respond(client, asked(at.values, penalised(kernel)))
         assert same(rows[0][0], rows[1][place])
         assert same(summed(rows[0], 0.5, 2.0**-29), summed(rows[1][[place]], 0.5, 2.0**-29))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from privfair.audit.audit import Effort, audit
+from privfair.channels.features import FeaturesChannel
 from privfair.clients import embedder
 from privfair.clients.client import Client
 from privfair.federated.messages import EmbeddingsRequest
@@ -62,13 +63,13 @@ def test_the_same_noise_in_two_rounds(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_client_that_forgets_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three clients: who opens the sum knows its own share, and of the two that should be left one is missing."""
     generator_noise(monkeypatch, 24)
-    subject, honest = plan_of_sums(tmp_path, SHARED, clients=3), Client.embeddings
+    subject, honest = plan_of_sums(tmp_path, SHARED, clients=3), FeaturesChannel.respond
 
-    def forgetful(self: Client, request: EmbeddingsRequest, scores: np.ndarray) -> Any:
-        return honest(self, replace(request, release=None) if self.index == 1 else request, scores)
+    def forgetful(self: FeaturesChannel, request: EmbeddingsRequest, client: Client, entropy: Any) -> Any:
+        return honest(self, replace(request, release=None) if client.index == 1 else request, client, entropy)
 
     assert audit(subject, Effort(300, 2.0), CHANNEL).fine
-    monkeypatch.setattr(Client, "embeddings", forgetful)
+    monkeypatch.setattr(FeaturesChannel, "respond", forgetful)
     found = audit(subject, Effort(300, 2.0), CHANNEL)
     caught(found, "embeddings")
     assert [f.adversary for f in found.findings if f.verdict == "violated"] == [

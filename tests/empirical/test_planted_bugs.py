@@ -11,6 +11,7 @@ import pytest
 from accountant.accountant import Accountant
 from privfair.audit.audit import Effort, audit
 from privfair.audit.findings import Findings
+from privfair.channels.counts import CountsChannel
 from privfair.clients.client import Client
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.mechanisms.count_release import CountNoise
@@ -107,13 +108,13 @@ def test_a_quota_that_tells_how_large_the_cell_is(tmp_path: Path, monkeypatch: p
     """Message lengths planned from the true counts: noise on the counts themselves no longer helps."""
     generator_noise(monkeypatch, 6)
     subject, true = plan(tmp_path, {**PRIVATE, "noise_multiplier": 4.0, "prediction_noise": 4.0}), list[np.ndarray]()
-    counts, quotas = Client._counts, PrivateCounts._quotas
+    counts, quotas = CountsChannel.respond, PrivateCounts._quotas
 
-    def noted(self: Client, request: Any) -> Any:
-        true.append(self.cell_counts)
-        return counts(self, request)
+    def noted(self: CountsChannel, request: Any, client: Client, entropy: Any) -> Any:
+        true.append(client.cell_counts)
+        return counts(self, request, client, entropy)
 
-    monkeypatch.setattr(Client, "_counts", noted)
+    monkeypatch.setattr(CountsChannel, "respond", noted)
     monkeypatch.setattr(PrivateCounts, "_quotas", lambda self, _, rate: quotas(self, true[-1][None, :], rate))
     caught(audit(subject, Effort(80, 2.0), ["run"]), "run")
 

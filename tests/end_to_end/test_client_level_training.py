@@ -145,7 +145,7 @@ def test_a_message_that_was_stored_is_sent_again(url: str) -> None:
     """Noise from the operating system: made again, it would be another message."""
     simulation = build(Config.build({"privacy": NOISE, "federation": FEDAVG, "run": {"ledger": url}}), toy())
     state = begin(simulation.server)
-    work = simulation.server.plan.work(0, 0.0)
+    work = simulation.server.plan.work(0)
     request = TrainRequest(
         0, state.model, simulation.server.algorithm.objective(state, simulation.backend.exchange)[0], work, 1 / 3,
         release=state.release_plan.release(0),

@@ -211,7 +211,7 @@ def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
     assert state.release_plan.embedding.cells[0].tolist() == [1, 0]
     noise, cells = state.release_plan.embedding.noise, state.release_plan.embedding.cells
     adder = simulation.server.algorithm.adder  # type: ignore[attr-defined]
-    client_side = simulation.backend.inner.members[0]._features._aggregator  # type: ignore[attr-defined]
+    client_side = simulation.backend.inner.members[0].features._aggregator  # type: ignore[attr-defined]
     for number in range(12):
         replies = simulation.backend.exchange(
             range(4),
@@ -245,7 +245,7 @@ def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
     assert objective.shared.total == b""  # type: ignore[union-attr]
     algorithm: Any = simulation.server.algorithm
     three = algorithm.adder.add([r.contribution for r in kept[:3] if isinstance(r, Embeddings)])
-    embedder = simulation.backend.inner.members[0]._features  # type: ignore[attr-defined]
+    embedder = simulation.backend.inner.members[0].features  # type: ignore[attr-defined]
     sealed = replace(objective.shared, total=three)  # type: ignore[type-var]
     with pytest.raises(InputError, match="sum of features must be of at least 4 contributions; found 3"):
         embedder.open(sealed, state.round)

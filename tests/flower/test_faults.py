@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, unwrap, wrap
 from privfair.federated.codec import decode_request
-from privfair.federated.exchange import NAMES as ASKED
 from privfair.federated.exchange import singles
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, node, write
 from tests.flower.memory_grid import Meddle
@@ -33,7 +32,7 @@ def order(message: Message) -> tuple[str, int | None]:
     if envelope["kind"] != "order":
         return str(envelope["kind"]), None
     first = singles(decode_request(envelope["request"][0]))[0]  # type: ignore[index, arg-type]
-    return ASKED[type(first)], getattr(first, "round", None)
+    return first.channel, getattr(first, "round", None)
 
 
 def at(node_: int, asked: str, number: int | None, reply: Reply) -> Meddle:
@@ -96,10 +95,10 @@ def test_the_round_goes_on_and_encrypted_is_plain(tmp_path: Path, fault: str) ->
     results = []
     for name, sections in (("plain", QUANTISED), ("bfv", ENCRYPTED)):
         (tmp_path / name).mkdir()
-        found = deployment(tmp_path / name, sections, meddle=at(101, "training", 1, reply))
+        found = deployment(tmp_path / name, sections, meddle=at(101, "updates", 1, reply))
         checkpoint = found.serve()
         (absence,) = checkpoint.absent
-        assert (absence.round, absence.client, absence.asked) == (1, 1, "training")
+        assert (absence.round, absence.client, absence.asked) == (1, 1, "updates")
         assert absence.reason.startswith(reason)
         assert "secret" not in absence.reason
         results.append([load_file(found.holder(k) / "model.safetensors") for k in range(3)])
@@ -122,10 +121,10 @@ def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path:
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         what = order(message)
-        if what == ("training", 1) and node == 100:
+        if what == ("updates", 1) and node == 100:
             (request,) = singles(decode_request(unwrap(message)["request"][0]))  # type: ignore[index, arg-type]
             reported.append(request.objective.shared.total)  # type: ignore[union-attr]
-        if what == ("training", 1) and node == 101 and not again:
+        if what == ("updates", 1) and node == 101 and not again:
             again.append(True)
             raise Stopped  # the first client has heard the sum
         if again and what == ("embeddings", 1) and node == 102:
@@ -143,9 +142,9 @@ def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path:
 
 @pytest.mark.parametrize("reply", [lost, late], ids=["dead", "slow"])
 def test_nothing_is_released_twice(tmp_path: Path, reply: Reply) -> None:
-    found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "scores", 1, reply))
+    found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "predictions", 1, reply))
     checkpoint = found.serve()
-    assert [(a.round, a.client, a.asked) for a in checkpoint.absent] == [(1, 1, "scores")]
+    assert [(a.round, a.client, a.asked) for a in checkpoint.absent] == [(1, 1, "predictions")]
     for k in range(3):
         places = Counter((s.channel, s.round, s.group) for s in found.spends(k))
         assert set(places.values()) == {1}
@@ -173,7 +172,7 @@ class Late:
     ids=["open", "private", "encrypted"],
 )
 def test_who_comes_late_is_admitted_from_the_next_round(tmp_path: Path, sections: dict[str, Any]) -> None:
-    network = Late("training", 0)
+    network = Late("updates", 0)
     found = deployment(tmp_path, QUANTISED, sections, meddle=network)
     network.found = found
     del found.grid.nodes[102]
@@ -197,7 +196,7 @@ class Killed(BaseException):
     """The server's process ends."""
 
 
-@pytest.mark.parametrize("asked", ["scores", "training"])
+@pytest.mark.parametrize("asked", ["predictions", "updates"])
 @pytest.mark.parametrize(
     "sections", [pytest.param(QUANTISED, marks=pytest.mark.slow), ENCRYPTED], ids=["plain", "encrypted"]
 )
@@ -235,7 +234,7 @@ def test_a_holder_that_lost_its_folder_catches_up(tmp_path: Path) -> None:
     found = deployment(tmp_path, ENCRYPTED)
 
     def meddle(node_: int, message: Message, answer: Callable[[], Message]) -> Message | None:
-        if (node_, *order(message)) == (101, "scores", 2):
+        if (node_, *order(message)) == (101, "predictions", 2):
             for path in sorted((tmp_path / "node-1").rglob("*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()
             found.grid.meddle = lambda node_, message, answer: answer()
@@ -310,7 +309,7 @@ def test_a_holder_leaves_after_a_sum_that_cannot_be_opened(tmp_path: Path, monke
 
 
 def test_a_holder_states_what_it_released(tmp_path: Path) -> None:
-    found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "training", 1, lost))
+    found = deployment(tmp_path, ENCRYPTED, {"privacy": PRIVATE}, meddle=at(101, "updates", 1, lost))
     checkpoint = found.serve()
     claim = checkpoint.release_plan.claim
     assert claim is not None

@@ -21,8 +21,9 @@ from accountant.accountant import Accountant
 from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
+from privfair.channels.base import Declined, PlannedRequests, require_planned
 from privfair.config import Config
-from privfair.deployment.agreement import Declined, negotiator_of, require_acceptable, require_planned
+from privfair.deployment.agreement import negotiator_of, require_acceptable
 from privfair.deployment.holder import Holder
 from privfair.deployment.protocol import digest, sealed, shared_plan, terms_to_text
 from privfair.federated.algorithms.mmd_fedavg import with_adder
@@ -92,7 +93,7 @@ class Forger:
         self.holder = Holder(self.config, "client-1", self.folder / "node")
         self.parts = self.holder.parts
         self.inner = negotiator_of(self.parts)
-        self.request, self.admits_later = self.inner.request, False
+        self.count_noise, self.admits_later = self.inner.count_noise, False
         self.text = ""
         plan = json.dumps(shared_plan(self.config))
         assert self.holder.handle(sealed("hello", RUN, plan=plan))["kind"] == "here"
@@ -149,7 +150,8 @@ class Forger:
         replica = parts.replica(parts.model().parameters(), opener)
         whole: Any = self
         model_holder, tracking = HeldByServer(replica), with_adder(parts.algorithm, features)
-        return Server(whole, tracking, parts.optimizer, parts.plan, adder, model_holder, whole)
+        requests = PlannedRequests(parts.plan)
+        return Server(whole, tracking, parts.optimizer, parts.plan, adder, model_holder, whole, requests)
 
     def run(self) -> dict[str, Any]:
         """All rounds, and the holder's statement at the end; empty where it made none."""
@@ -255,7 +257,7 @@ def test_a_weight_is_a_share_of_a_whole(tmp_path: Path, weight: float, accepted:
     config = Config.build(merged(BASE, {"federation": {"method": "fedavg"}}))
     parts = Holder(config, "client-1", tmp_path).parts
     release_plan = ExactCounts().settle([Counts(30, _half(30, 2))] * 3)
-    work = parts.plan.work(0, parts.optimizer.proximal)
+    work = parts.plan.work(0)
     request = TrainRequest(0, Parameters(parts.model().parameters()), Task(), work, weight)
     with nullcontext() if 0 <= weight <= 1 else pytest.raises(Declined, match="The weight is no share of a whole"):
         require_planned(request, parts, release_plan, 0)

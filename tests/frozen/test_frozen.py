@@ -10,6 +10,7 @@ change is written anew with `python -m tools.frozen record RUN`, and the changel
 from __future__ import annotations
 
 import copy
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import pytest
 
 import privfair
 from tools import frozen_run
-from tools.frozen import CLOSE, RECORDED, compare_records, differences, read_record
-from tools.frozen_run import CONFIGS, RESUMED, SLOW
+from tools.frozen import CLOSE, RECORDED, compare_records, differences, main, read_record
+from tools.frozen_run import CONFIGS, RESUMED, ROOT, SLOW
 
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in frozen_run.names()]
 
@@ -103,3 +104,20 @@ def test_bit_for_bit_means_every_bit() -> None:
         "[1]: 0.0 and -0.0",
     ]
     assert differences([1.0], [1], tolerance=CLOSE) == ["[0]: 1.0 and 1"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="a commit can be compared in a git repository"
+)
+def test_a_commit_is_compared_with_the_present_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command itself; whether both agree is for whoever changes something to see."""
+    main(["compare", "HEAD", "plain", "scaffold_resumed"])
+    told = capsys.readouterr().out
+    assert "Error" not in told
+    assert "of 2 runs are equal" in told
+
+
+def test_a_run_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(SystemExit):
+        main(["compare", "HEAD", "nothing"])

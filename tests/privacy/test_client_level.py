@@ -16,6 +16,7 @@ from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Gaussian, NeighbouringMismatch, Nothing, NotPrivate, Unit
 from privfair.audit.audit import KINDS
 from privfair.audit.subject import prepare
+from privfair.channels.base import PriceList
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
@@ -36,7 +37,6 @@ from privfair.mechanisms.vector_release import UpdatePlan, VectorNoise
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import PriceList
 from privfair.privacy.statement import account, collusion
 from privfair.runs.assembly import RunSpec
 from privfair.secure_aggregation import aggregators
@@ -155,7 +155,7 @@ def test_features_cost_a_client_what_all_of_its_records_can_move() -> None:
         entropy = SeededEntropy(np.random.default_rng(3))
         return client.open(embedder.message(scores, membership, asked, noise, entropy))
 
-    event = price((7, 5))._embeddings(EmbeddingsRequest(0, MODEL, asked, noise))[0].event
+    event = price((7, 5)).spends(EmbeddingsRequest(0, MODEL, asked, noise))[0].event
     assert isinstance(event, Gaussian)
     assert event.sensitivity == pytest.approx(math.sqrt(7**2 + 5**2) * noise.sensitivity(REPLACE))
     rng = np.random.default_rng(0)

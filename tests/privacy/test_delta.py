@@ -15,13 +15,13 @@ from accountant.bounds import spent
 from accountant.errors import InputError
 from accountant.events import Composed
 from accountant.ledger.ledger import Ledger
+from privfair.channels.workload import Sampling
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.negotiation import EndedAfterCounts, PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner, sampling_of
-from privfair.privacy.worst_case import Sampling
 from tests.end_to_end.federations import toy
 from tests.flower.federations import PRIVATE, deployment
 from tests.privacy.plans import GIVEN, RATES, planner, reported, settle

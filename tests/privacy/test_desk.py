@@ -13,6 +13,7 @@ from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
 from accountant.events import Adjacency
 from accountant.ledger.ledger import Ledger
+from privfair.channels.base import PriceList
 from privfair.federated.messages import (
     Counts,
     CountsRequest,
@@ -26,7 +27,6 @@ from privfair.federated.messages import (
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.privacy.ledger_gateway import LedgerGateway, RetriesUsedUp
-from privfair.privacy.pricing import PriceList
 from tests.privacy.plans import cells_of
 
 CELLS = cells_of()

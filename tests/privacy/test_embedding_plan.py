@@ -13,6 +13,7 @@ import pytest
 
 from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Gaussian, NotPrivate
+from privfair.channels.features import EMBEDDINGS
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.messages import EmbeddingsRequest, Parameters
@@ -20,7 +21,6 @@ from privfair.federated.release_plan import ReleasePlan
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import EMBEDDINGS
 from privfair.runs.assembly import RunSpec
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import cells_of, planner, reported, settle

@@ -14,6 +14,7 @@ import pytest
 from privfair.audit.subject import all_clients, backend_of
 from privfair.clients.client import Client
 from privfair.clients.objectives import confusion_tables
+from privfair.clients.training import train_locally
 from privfair.config import Config
 from privfair.datasets.records import ClientData
 from privfair.fairness.tracking import SharedFeatures, SharedScores
@@ -40,6 +41,7 @@ from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
 from privfair.runs.assembly import Simulation, build
+from privfair.util import stream
 from tests.end_to_end.federations import toy
 
 CLIENTS = 21
@@ -209,4 +211,5 @@ def test_every_whole_update_has_noise_of_its_own(tmp_path: Path, engine: str) ->
 def trained(client: Client, request: TrainRequest) -> np.ndarray:
     """What a client's training changes, without noise."""
     start = client.replica.at(request.model).values
-    return client._trained(request, start, None).parameters - start
+    rng = stream(client.seed, "minibatches", request.round, client.index)
+    return train_locally(request, start, client.data, client.model, rng).parameters - start

@@ -17,6 +17,8 @@ from accountant.events import (
     PoissonSampled,
 )
 from accountant.spending import require_group
+from privfair.channels.base import PriceList
+from privfair.channels.updates import step_event
 from privfair.datasets.records import Schema, SensitiveAttribute
 from privfair.fairness.notions import Cells, ConditioningSet, Notion, notion_by_name
 from privfair.federated.messages import (
@@ -33,7 +35,6 @@ from privfair.federated.messages import (
 )
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.privacy.pricing import PriceList, update_event
 from privfair.privacy.run_ledger import cell_labels
 
 MODEL = Parameters(np.zeros(3))
@@ -150,7 +151,7 @@ def test_training() -> None:
     assert row.event == PoissonSampled(0.2, Gaussian(1.5, 2.0, REPLACE), presence_sensitivity=1.0)
     (row,) = prices("statistical_parity", schema_of(SEX)).spends(training(LocalWork(1, 10, 0.1)))
     assert row.event == NotPrivate()
-    assert update_event(0.2, 1.5, ADD) == PoissonSampled(0.2, Gaussian(1.5, 1.0, ADD))
+    assert step_event(0.2, 1.5, ADD) == PoissonSampled(0.2, Gaussian(1.5, 1.0, ADD))
 
 
 def test_measures_and_evaluation() -> None:

@@ -12,10 +12,10 @@ from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
 from accountant.events import Adjacency
 from accountant.ledger.ledger import Ledger
+from privfair.channels.base import PriceList
 from privfair.federated.messages import Parameters, ScoreRelease, Scores, ScoresRequest
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.privacy.ledger_gateway import LedgerGateway, RetriesUsedUp, settle
-from privfair.privacy.pricing import PriceList
 from tests.privacy.plans import cells_of
 
 CELLS = cells_of()

@@ -19,24 +19,23 @@ from hypothesis import strategies as st
 import privfair
 from accountant.accountant import Accountant
 from accountant.spending import Spend
+from privfair.channels.base import PriceList
+from privfair.channels.counts import CountsChannel
 from privfair.clients.client import Client
 from privfair.datasets.records import ClientData, Federation
 from privfair.fairness.tracking import EmbeddingPlan
-from privfair.federated.interfaces import ServerState
-from privfair.federated.messages import Counts, Parameters
+from privfair.federated.messages import Counts
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import UpdatePlan
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
-from privfair.privacy.pricing import PriceList
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import GIVEN, RATES, cells_of, planner
 
 ROUNDS = 3
 PLAN = Schedule(seed=0, epochs=1, batch_size=50, learning_rate=0.1, learning_rate_decay=1.0, clients_per_round=None)
-STATE = Parameters(np.zeros(5))
 GIVEN_NOISE = {"counts": "public", "retries": 0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
 PUBLIC = {**GIVEN_NOISE, "sampling_rate": 0.25}
 FEATURES = EmbeddingPlan("energy", 0.0, 1.0, 8)
@@ -69,8 +68,8 @@ def price_lists(plan: Planner, cells: Sequence[Sequence[int]]) -> list[PriceList
 def rows_of(plan: Planner, release_plan: ReleasePlan, prices: list[PriceList]) -> list[Spend]:
     """Everything that the plan has the clients release."""
     return [
-        *count_spends(release_plan, prices),
-        *planned_spends(ServerState(0, STATE, release_plan, {}), PLAN, ROUNDS, prices),
+        *count_spends(release_plan, PLAN, prices),
+        *planned_spends(release_plan, PLAN, range(ROUNDS), prices),
     ]
 
 
@@ -179,10 +178,10 @@ def test_a_client_that_is_left_out_is_bounded_by_the_plan(
     not be told a smaller ε than the one that bounds what could have been there with 20.
     """
 
-    def exact(self: Client, _: Any) -> Counts:
-        return Counts(*self.data.cells.read(self.data.cells.tell(self.data.membership)))
+    def exact(self: CountsChannel, request: Any, client: Client, entropy: Any) -> Counts:
+        return Counts(*client.data.cells.read(client.data.cells.tell(client.data.membership)))
 
-    monkeypatch.setattr(Client, "_counts", exact)
+    monkeypatch.setattr(CountsChannel, "respond", exact)
     data = lopsided()
     first = ClientData(data.clients[0].name, data.clients[0].train.take(np.arange(records)), data.clients[0].test)
     data = Federation(data.name, data.schema, (first, *data.clients[1:]))

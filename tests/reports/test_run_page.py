@@ -239,8 +239,8 @@ def test_who_did_not_answer_is_told(private_run: Path, tmp_path: Path) -> None:
         ["client-2", "2", "training", "no <answer>"],
         ["client-3", "before or after all rounds", "numbers of records", "gone"],
     ]
-    assert "Every data holder answered" in Page(run_page(private_run)).text
-    assert "Every data holder answered" not in page.text
+    assert "Every data holder responded" in Page(run_page(private_run)).text
+    assert "Every data holder responded" not in page.text
 
 
 def test_a_statement_without_a_claim_claims_nothing(private_run: Path, tmp_path: Path) -> None:

@@ -52,15 +52,11 @@ def main() -> None:
     end_groups(groups, float(sys.argv[1]))
 
 
-if __name__ == "__main__":
-    main()
-
-
 # ---- Child processes that end with this one: by the end of a `with`, by Ctrl-C, and when this process is killed.
 
 
 GRACE = 8.0  # seconds between asking and killing: Flower's own processes force their exit after 5
-REAPER = Path(__file__).with_name("reaper.py")
+REAPER = Path(__file__)
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -145,3 +141,7 @@ class Processes:
         assert self._reaper.stdin is not None
         self._reaper.stdin.write(f"{sign} {group}\n")
         self._reaper.stdin.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from privfair.channels.base import ReplyCheck, channel_of
 from privfair.clients.client import Client
 from privfair.engines.batched.engine import Asked as Pair
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.lockstep import Failed
 from privfair.engines.local import InProcess
 from privfair.federated.exchange import regrouped, singles
-from privfair.federated.messages import Answered, Asked, Reply, Request, TrainRequest
-from privfair.federated.reply_check import ReplyCheck
+from privfair.federated.messages import Answered, Asked, Reply, Request
 
 if TYPE_CHECKING:
     from privfair.privacy.ledger_gateway import Bill, LedgerGateway
@@ -29,7 +29,7 @@ class Exchange:
     @property
     def trains(self) -> bool:
         """Whether it is the training of a round: there is one such exchange in each."""
-        return any(isinstance(request, TrainRequest) for _, request in self.asked)
+        return any(channel_of(request).phase == "training" for _, request in self.asked)
 
 
 Answers = Callable[[Exchange], list[Reply | Failed]]

@@ -11,6 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.channels.base import channel_of, respond
+from privfair.channels.evaluation import MEASURES as LOCAL_FIGURES
+from privfair.channels.features import EMBEDDINGS, FeaturesChannel
+from privfair.channels.scores import PREDICTIONS
+from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.objectives import MEASURES, couples_records
 from privfair.clients.training import Trained
@@ -23,18 +28,15 @@ from privfair.engines.batched.record_pool import (
     RecordPool,
     data_of,
     draw,
-    features_of,
+    entropy_for,
     model_of,
-    opened,
     replica_of,
     seed_of,
     shape_of,
-    shift_of,
     split,
 )
 from privfair.engines.batched.training import TrainJob, train_stack, update
 from privfair.federated.messages import (
-    EmbeddingsRequest,
     LocalWork,
     MeasureRequest,
     Measures,
@@ -75,17 +77,17 @@ class Engine:
     def replies(self, asked: Sequence[Asked]) -> list[Reply | Failed]:
         """The reply to each request, or the error that it met."""
         results: list[Reply | Failed | None] = [None] * len(asked)
-        asked = [(client, opened(client, request)) for client, request in asked]
+        asked = [(client, channel_of(request).opened(request, client)) for client, request in asked]
         kinds: dict[str, list[int]] = {}
         for number, (client, request) in enumerate(asked):
             kinds.setdefault(self._kind(client, request), []).append(number)
         answers: dict[str, Callable[[list[Any]], Sequence[Reply | Failed]]] = {
             "train": self._trained,
             "private": self._trained_privately,
-            "scores": self._scores,
-            "embeddings": self._embeddings,
-            "measure": self._measured,
-            "alone": lambda them: [attempt(client.respond, request) for client, request in them],
+            PREDICTIONS: self._scores,
+            EMBEDDINGS: self._embeddings,
+            LOCAL_FIGURES: self._measured,
+            "alone": lambda them: [attempt(respond, client, request) for client, request in them],
         }
         for kind, numbers in kinds.items():
             for number, reply in zip(numbers, answers[kind]([asked[n] for n in numbers]), strict=True):
@@ -93,27 +95,26 @@ class Engine:
         return [r for r in results if r is not None]
 
     def _kind(self, client: Client, request: Request) -> str:
-        if isinstance(request, ScoresRequest | EmbeddingsRequest) and request.release is not None:
+        channel = request.channel
+        if channel in (PREDICTIONS, EMBEDDINGS) and getattr(request, "release", None) is not None:
             return "alone"  # each record by itself: a batched product would round it by what stands beside it
-        if isinstance(request, TrainRequest | ScoresRequest | EmbeddingsRequest | MeasureRequest):
-            stackable = self.networks.of(model_of(client), data_of(client).x.shape[1]) is not None
-            if stackable and isinstance(request, TrainRequest):
-                coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
-                return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
-            if stackable and isinstance(request, ScoresRequest):
-                return "scores"
-            if stackable and isinstance(request, EmbeddingsRequest):
-                return "embeddings"
-            if stackable and isinstance(request, MeasureRequest) and not set(request.quantities) - set(MEASURES):
-                return "measure"
-        return "alone"
+        if channel not in (UPDATES, PREDICTIONS, EMBEDDINGS, LOCAL_FIGURES):
+            return "alone"
+        if self.networks.of(model_of(client), data_of(client).x.shape[1]) is None:
+            return "alone"
+        if isinstance(request, TrainRequest):
+            coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
+            return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
+        if isinstance(request, MeasureRequest) and set(request.quantities) - set(MEASURES):
+            return "alone"
+        return channel
 
     # ---- training ----
 
     def _trained(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
         orders, penalties = Orders(), Penalties()
         at = [replica_of(client).at(request.model) for client, request in asked]
-        shifts = [shift_of(c, r, a) for (c, r), a in zip(asked, at, strict=True)]
+        shifts = [UpdatesChannel().shift(r, c, a) for (c, r), a in zip(asked, at, strict=True)]
         trained: list[Trained | None] = [None] * len(asked)
         groups: dict[tuple[Any, ...], list[tuple[int, TrainJob]]] = {}
         for number, (client, request) in enumerate(asked):
@@ -137,7 +138,7 @@ class Engine:
             for (number, _), end in zip(part, ends, strict=True):
                 trained[number] = end
         rows = zip(asked, at, shifts, trained, strict=True)
-        return [attempt(update, c, r, a, s, t) for (c, r), a, s, t in rows]
+        return [attempt(update, r, c, a, s, t) for (c, r), a, s, t in rows]
 
     def _job(self, client: Client, request: TrainRequest, at: Parameters, shift: Any, orders: Orders) -> TrainJob:
         data, work, holding = data_of(client), request.work, self.record_pool.of(client)
@@ -206,12 +207,14 @@ class Engine:
                 replies[number] = Scores(cells)
         return [replies[n] for n in range(len(asked))]
 
-    def _embeddings(self, asked: list[tuple[Client, EmbeddingsRequest]]) -> list[Reply | Failed]:
+    def _embeddings(self, asked: list[tuple[Client, Any]]) -> list[Reply | Failed]:
         """Sums of features: the models' outputs together, then every client's own message."""
-        scores = self._all_scores(asked)
-        return [attempt(features_of, client, request, s) for (client, request), s in zip(asked, scores, strict=True)]
+        summed, replies = FeaturesChannel().summed, list[Reply | Failed]()
+        for (client, request), scores in zip(asked, self._all_scores(asked), strict=True):
+            replies.append(attempt(summed, request, client, scores, entropy_for(client, EMBEDDINGS, request.round)))
+        return replies
 
-    def _all_scores(self, asked: Sequence[tuple[Client, EmbeddingsRequest]]) -> list[FloatArray]:
+    def _all_scores(self, asked: Sequence[tuple[Client, Any]]) -> list[FloatArray]:
         """The scores of all records of each client under the asked model."""
         everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
         at = [replica_of(c).at(r.model).values for c, r in asked]

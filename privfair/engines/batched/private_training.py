@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privfair.channels.base import respond
+from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.dp_sgd import _CHOICES_AT_ONCE, _checked
 from privfair.clients.objectives import followed
@@ -22,7 +24,7 @@ from privfair.engines.batched.assembling import (
 )
 from privfair.engines.batched.lockstep import Failed, attempt
 from privfair.engines.batched.networks import cut, rows_at_once
-from privfair.engines.batched.record_pool import Order, data_of, entropy_for, model_of, replica_of, shape_of, shift_of
+from privfair.engines.batched.record_pool import Order, data_of, entropy_for, model_of, replica_of, shape_of
 from privfair.engines.batched.training import TrainJob, update
 from privfair.federated.messages import Parameters, PrivateWork, Reply, Tracked, TrainRequest
 from privfair.mechanisms.entropy import Entropy, SeededEntropy
@@ -112,15 +114,17 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
             penalties.of_shared(followed(request.objective), data.cells)
         fused = network is not None and can_be_fused(network, request.objective, data, penalties)
         if not fused or VECTOR_LIBRARY:
-            results[number] = attempt(client.respond, request)
+            results[number] = attempt(respond, client, request)
             continue
         key = (*about, work.steps, *objective_key(request.objective, data))
-        groups.setdefault(key, []).append((number, client, request, work, at, shift_of(client, request, at)))
+        groups.setdefault(key, []).append(
+            (number, client, request, work, at, UpdatesChannel().shift(request, client, at))
+        )
     parts = [part for members in groups.values() for part in _parts(engine, members)]
     ends = engine.map(lambda part: _trained(engine, part, penalties, draws), parts)
     for part, trained in zip(parts, ends, strict=True):
         for (number, client, request, _, at, shift), end in zip(part, trained, strict=True):
-            results[number] = attempt(update, client, request, at, shift, end)
+            results[number] = attempt(update, request, client, at, shift, end)
     return [r for r in results if r is not None]
 
 
@@ -143,7 +147,7 @@ def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, dra
         network = engine.networks.of(model_of(client), data.x.shape[1])
         if network is None:
             raise TypeError("a model that cannot be stacked")
-        entropy = entropy_for(client, "updates", request.round)
+        entropy = entropy_for(client, UPDATES, request.round)
         order, noise = draws.of(holding.count, at.values.size, work, entropy)
         job = TrainJob(
             request=request,

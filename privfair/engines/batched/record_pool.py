@@ -13,15 +13,7 @@ from numpy.typing import NDArray
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import batches_per_epoch, minibatches
-from privfair.federated.messages import (
-    Embeddings,
-    EmbeddingsRequest,
-    LocalWork,
-    Parameters,
-    Request,
-    ScoresRequest,
-    TrainRequest,
-)
+from privfair.federated.messages import LocalWork, ScoresRequest
 from privfair.federated.model_state import Replica
 from privfair.mechanisms.entropy import Entropy
 from privfair.models import FlatModel
@@ -50,24 +42,9 @@ def model_of(client: Client) -> FlatModel:
     return client.model
 
 
-def shift_of(client: Client, request: TrainRequest, at: Parameters) -> FloatArray | None:
-    """SCAFFOLD's c − c_k, where asked for."""
-    return client.shift(request, at)
-
-
 def entropy_for(client: Client, channel: str, round_number: int) -> Entropy:
     """Where its private draws come from."""
     return client.entropy(channel, round_number)
-
-
-def features_of(client: Client, request: EmbeddingsRequest, scores: FloatArray) -> Embeddings:
-    """Its sums of features, from the scores of all its records."""
-    return client.embeddings(request, scores)
-
-
-def opened(client: Client, request: Request) -> Request:
-    """The request, with the shared features opened as the client opens them."""
-    return client.opened(request) if isinstance(request, TrainRequest) else request
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from accountant.errors import InputError
+from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import Trained
 from privfair.engines.batched.networks import Network
 from privfair.engines.batched.objectives import Rule, Step
-from privfair.engines.batched.record_pool import Order, Pool, Schedule
+from privfair.engines.batched.record_pool import Order, Pool, Schedule, entropy_for
 from privfair.fairness.notions import Score
 from privfair.federated.messages import Parameters, Reweighted, TrainRequest, Update
 from privfair.models import TaskKind
@@ -118,12 +119,13 @@ class StackedDescent:
 
 
 def update(
-    client: Client, request: TrainRequest, at: Parameters, shift: FloatArray | None, trained: Trained | None
+    request: TrainRequest, client: Client, at: Parameters, shift: FloatArray | None, trained: Trained | None
 ) -> Update:
     """As the client itself makes it."""
     if trained is None:
         raise InputError(f"update of client {client.name!r}", "must have been trained", "nothing")
-    return client.update(request, at, shift, trained)
+    entropy = entropy_for(client, UPDATES, request.round)
+    return UpdatesChannel().message(request, client, at, shift, trained, entropy)
 
 
 # ---- Local training of many clients of many runs as one batched program.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,10 @@ from privfair.fairness.tracking import (
     SealedFeatures,
     SharedScores,
     equal_weights,
-    largest_remainder_quotas,
-    random_quotas,
 )
 from privfair.federated.algorithms.baselines import Plain
-from privfair.federated.interfaces import Algorithm, Ask, Memory, ServerState, answered
-from privfair.federated.messages import (
-    Drift,
-    Embeddings,
-    EmbeddingsRequest,
-    Objective,
-    Request,
-    ScoreRelease,
-    Scores,
-    ScoresRequest,
-    Tracked,
-)
+from privfair.federated.interfaces import Algorithm, Ask, Memory, Requests, ServerState, answered
+from privfair.federated.messages import Drift, Embeddings, Objective, Request, Scores, Tracked
 from privfair.federated.release_plan import ReleasePlan, Sharing
 from privfair.mechanisms.score_release import fill_share, unpadding_weights
 from privfair.secure_aggregation import ServerAggregator
@@ -110,16 +98,15 @@ class MmdFedAvg(Plain):
 
     strength: float
     kernel: str
-    samples: int
     drift: Drift
-    quotas: Literal["random", "largest_remainder"]
     domain: tuple[float, float] | None
     seed: int
     rounds: int
+    requests: Requests
     lagged: bool = False
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
-        """The pooled scores of every cell, broadcast: gathered now, or heard with the last round's updates."""
+        """The pooled scores of every cell, broadcast: gathered now, or received with the last round's updates."""
         if self.lagged and state.algorithm:
             return Tracked(
                 self._broadcast(state.release_plan, _remembered(state.algorithm)), self.drift
@@ -140,21 +127,10 @@ class MmdFedAvg(Plain):
         """The scores for the next round; the old ones again if nobody told any."""
         return _memory(self._pooled(state.release_plan, state.round + 1, replies)) if replies else memory
 
-    def _requests(self, state: ServerState, number: int) -> dict[int, ScoresRequest]:
+    def _requests(self, state: ServerState, number: int) -> dict[int, Request]:
         """What each client is asked for round `number`: a simple random sample of each cell, or a private message."""
-        release_plan, sharing = state.release_plan, state.release_plan.sharing
-        if sharing is not None:
-            found = {}
-            for k in (int(k) for k in np.flatnonzero(sharing.quotas.any(axis=1))):
-                rates = None if sharing.rates is None else sharing.rates[k]
-                found[k] = ScoresRequest(number, state.model, sharing.quotas[k], ScoreRelease(sharing.noise, rates))
-            return found
-        cells = np.maximum(release_plan.cells, 0)  # counts may be noisy, where only the scores are exact
-        if self.quotas == "random":
-            quotas = random_quotas(cells, self.samples, stream(self.seed, "quotas", number))
-        else:
-            quotas = largest_remainder_quotas(cells, self.samples)
-        return {k: ScoresRequest(number, state.model, quotas[k]) for k in range(state.clients) if quotas[k].any()}
+        planned = self.requests("predictions", state.release_plan, number)
+        return {k: replace(request, model=state.model) for k, request in planned.items()}
 
     def _pooled(self, release_plan: ReleasePlan, number: int, replies: Mapping[int, Scores]) -> Pooled:
         """The scores of those who answered: exact ones alike, noisy ones weighed by released counts and shuffled."""
@@ -224,6 +200,7 @@ class EmbeddingTracking(Plain):
     strength: float
     plan: EmbeddingPlan
     drift: Drift
+    requests: Requests
     adder: ServerAggregator | None = None  # None: nobody has keys yet
     kept: Kept = made_anew
 
@@ -239,7 +216,7 @@ class EmbeddingTracking(Plain):
             remedy = "Fewer clients leave more room for each in a sum of bounded integers."
             rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(release_plan.cells.max()), remedy)
-        clients = _asked_of(release_plan)
+        clients = shares_features(release_plan)
         if len(clients) < self.plan.cohort and self.plan.cohort > 1:
             rule = f"must be at most the number of clients that take part, {len(clients)}"
             raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
@@ -251,17 +228,13 @@ class EmbeddingTracking(Plain):
         return memory
 
     def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
-        release_plan, cells, clients = state.release_plan, takes_part(state.release_plan), _asked_of(state.release_plan)
-        noise = None if release_plan.embedding is None else release_plan.embedding.noise
+        planned = self.requests("embeddings", state.release_plan, state.round)
+        requests = {k: replace(request, model=state.model) for k, request in planned.items()}
+        clients = list(requests)
+        return self._sum(state.release_plan, answered(Embeddings, clients, ask(clients, requests.__getitem__)))
 
-        def request(client: int) -> EmbeddingsRequest:
-            return EmbeddingsRequest(state.round, state.model, cells[client], noise)
-
-        return self._sum(release_plan, cells, answered(Embeddings, clients, ask(clients, request)))
-
-    def _sum(
-        self, release_plan: ReleasePlan, cells: NDArray[np.int64], replies: Mapping[int, Embeddings]
-    ) -> SealedFeatures:
+    def _sum(self, release_plan: ReleasePlan, replies: Mapping[int, Embeddings]) -> SealedFeatures:
+        cells = takes_part(release_plan)
         if self.adder is None:
             raise InputError("tracker", "must have somebody who adds the vectors", None)
         there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
@@ -277,7 +250,7 @@ class EmbeddingTracking(Plain):
         )
 
 
-def _asked_of(release_plan: ReleasePlan) -> list[int]:
+def shares_features(release_plan: ReleasePlan) -> list[int]:
     """The clients that send a vector."""
     if release_plan.embedding is not None:
         return release_plan.embedding.asked(release_plan.records)
