@@ -29,17 +29,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    FloatArray = NDArray[np.floating[Any]]  # float64 in practice; numpy's own polynomial functions promise no more
+    from privfair.codec import FloatArray as FloatArray
 
 
 def __getattr__(name: str) -> Any:
     """`FloatArray`, made when the first module asks for it."""
     if name != "FloatArray":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import numpy as np
-    from numpy.typing import NDArray
+    from privfair.codec import FloatArray
 
-    return NDArray[np.floating[Any]]
+    return FloatArray
 
 
 # ---- Randomness and threads.

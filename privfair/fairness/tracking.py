@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.codec import FloatArray, Payload
 from privfair.fairness.notions import Cells, Counts
 from privfair.kernels.base import Kernel
 from privfair.kernels.families import parse_kernel
@@ -29,7 +30,6 @@ from privfair.kernels.features import FeatureWitness, UnitFeatures, unit_feature
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, VectorNoise
-from privfair.util import FloatArray
 
 SAME_SCORE = 1e-6
 """Scores nearer than this (relative to the larger of 1 and the score) are one score.
@@ -153,7 +153,7 @@ class SealedFeatures:
 
     kernel: str
     strength: float  # λ
-    total: bytes  # empty: no client sent anything
+    total: Payload  # empty: no client sent anything
     shares: FloatArray
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
