@@ -121,11 +121,6 @@ class Metered:
         """The backend's."""
         return self.inner.client_state()
 
-    def restore(self, state: Memory, bytes_up: int, bytes_down: int) -> None:
-        """Go on from a checkpoint."""
-        self.inner.restore_clients(state)
-        self.bytes_up, self.bytes_down = bytes_up, bytes_down
-
     def restore_clients(self, state: Memory) -> None:
         """The backend's."""
         self.inner.restore_clients(state)

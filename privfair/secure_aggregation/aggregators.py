@@ -173,10 +173,6 @@ class ClientAggregator:
         self._coded = _Coded(keys, fixed_point)
         self._run, self._channel = run, channel
 
-    def in_run(self, run: str) -> ClientAggregator:
-        """The same, for the sums of this run."""
-        return ClientAggregator(self.keys, self._coded.fixed_point, run=run, channel=self._channel)
-
     @property
     def noise(self) -> float:
         """Standard deviation of the noise that opening adds to each value of a sum; 0 except for CKKS."""

@@ -19,7 +19,7 @@ from privfair.federated.exchange import size
 from privfair.federated.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
 from privfair.kernels.families import EnergyKernel
 from privfair.runs.assembly import build
-from privfair.runs.batched import build_stacked, clients_of, fitting, planned_numbers, run_stacked
+from privfair.runs.batched import build_stacked, fitting, planned_numbers, run_stacked
 from privfair.runs.loop import RunOutcome, run
 from tests.backends.settings import config, distance, federation
 
@@ -78,14 +78,14 @@ def test_wrong_numbers_are_refused(wrong: dict[str, int]) -> None:
 
 def test_runs_on_the_same_data_share_their_tensors() -> None:
     first, second = build_stacked([config(), config(**{"lambda": 0.1})], federation())
-    for a, b in zip(clients_of(first), clients_of(second), strict=True):
+    for a, b in zip(first.clients, second.clients, strict=True):
         assert a.data.x.data_ptr() == b.data.x.data_ptr()
         assert a.test_data.x.data_ptr() == b.test_data.x.data_ptr()
 
 
 def test_a_single_run_can_use_the_backend_directly() -> None:
     simulation = build(config(rounds=1), federation())
-    clients = clients_of(simulation)
+    clients = simulation.clients
     adder, size = simulation.server.adder, simulation.replica.contribution_size
     backend = Stacked(clients, ReplyCheck(adder, cells=len(simulation.cells), contribution_size=size))
     simulation.backend.inner = backend

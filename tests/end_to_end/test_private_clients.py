@@ -183,5 +183,4 @@ def test_the_server_of_an_encrypted_run_keeps_no_model(tmp_path: Path) -> None:
             and thing.size == simulation.replica.parameters.size
             for thing in reachable(state)
         )
-    assert simulation.private is not None
-    simulation.private.close()
+    simulation.close()
