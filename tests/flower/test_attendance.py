@@ -27,7 +27,7 @@ from privfair.deployment.protocol import pack_sums, read_sums
 from privfair.federated.codec import decode
 from privfair.federated.exchange import Unfinished
 from privfair.federated.messages import Update
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from privfair.util import write_json
 from tests.flower.federations import NAMES, Deployment, deployment, merged, write
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, at, lost, order
