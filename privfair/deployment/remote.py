@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
 from privfair.channels.base import channel_of
