@@ -19,7 +19,7 @@ from privfair.config import Config
 from privfair.datasets.records import ClientData
 from privfair.deployment.holder import Holder
 from privfair.deployment.protocol import Envelope, Value, byte_parts, read_sums, text
-from privfair.deployment.server import coordinator, run_name
+from privfair.deployment.server import run_name, server_run
 from privfair.federated.codec import decode, decode_request
 from privfair.federated.exchange import singles
 from privfair.federated.messages import Reply
@@ -66,7 +66,7 @@ class OneHolder:
 class HolderAttack(WholeRunAttack):
     """One round of the plan between a real server and a real data holder with a folder and a ledger of its own.
 
-    What differs from a simulation is everything between request and answer: terms, memory, session, desk, messages.
+    It differs from a simulation in everything between request and reply: release plan, state, ledger, messages.
     """
 
     channel: ClassVar[str] = "holder"
@@ -105,7 +105,7 @@ class HolderAttack(WholeRunAttack):
         """Of a run in the holder's own ledger."""
         self._played(True)
         delta, planner = self._subject.config.privacy.delta, self._planner
-        labels = cell_labels(self._setting.cells, self._setting.federation.schema)
+        labels = cell_labels(self._simulation.cells, self._simulation.federation.schema)
         paid = {"", *(labels[cell] for cell in self._cells)}
         with not_remembered(), Ledger(self._ledger, create=False) as ledger:
             runs = [run for dataset in ledger.datasets() for run in ledger.runs(dataset.name)]
@@ -121,14 +121,14 @@ class HolderAttack(WholeRunAttack):
         records = self._records[present]
         federation = self._subject.federation([ClientData(NAME, records, records.take([]))])
         holder = Holder(config, NAME, folder / "node", federation)
-        if holder.parts.planner is None:
+        if holder.spec.planner is None:
             raise ValueError("only private runs are attacked")
-        self._planner = holder.parts.planner
-        self._setting.replica.restore(self._initial)
-        # sums are opened with the tags of one run only: that of the setting
-        run_name(folder / "server", config.scheme, beginning_of(self._setting.credentials.run))
-        link = OneHolder(holder, self._setting.replica)
-        coordinator(self._configured("server"), folder / "server", link).run()
+        self._planner = holder.spec.planner
+        self._simulation.replica.restore(self._initial)
+        # sums are opened with the tags of one run only: that of the simulation
+        run_name(folder / "server", config.scheme, beginning_of(self._simulation.credentials.run))
+        link = OneHolder(holder, self._simulation.replica)
+        server_run(self._configured("server"), folder / "server", link).go()
         return link.seen
 
     @property

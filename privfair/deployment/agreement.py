@@ -21,14 +21,6 @@ from privfair.privacy.negotiation import PrivateCounts
 from privfair.runs.assembly import RunSpec
 
 
-def negotiator_of(parts: RunSpec) -> ExactCounts | PrivateCounts:
-    """How terms follow from counts where nobody sees all ledgers: repetitions of lost counts are planned for."""
-    if parts.planner is None:
-        return ExactCounts()
-    releases = 1 + parts.config.privacy.retries
-    return PrivateCounts(parts.planner, lambda: releases)
-
-
 def require_acceptable(
     release_plan: ReleasePlan, before: ReleasePlan | None, parts: RunSpec, me: int, own: Counts | None
 ) -> None:
@@ -49,7 +41,7 @@ def require_acceptable(
     Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
     then neither the noise nor the counts of those who are there.
     """
-    negotiator = negotiator_of(parts)
+    negotiator = parts.negotiator()
     if release_plan.records.shape != (parts.clients,) or release_plan.cells.shape != (parts.clients, len(parts.cells)):
         raise Declined("The terms are not those of so many data holders and groups.")
     possible = (release_plan.records >= 0).all() and (release_plan.records <= MOST_RECORDS).all()

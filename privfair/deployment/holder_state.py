@@ -16,7 +16,7 @@ from privfair.datasets.records import ClientData, Federation
 from privfair.datasets.registry import load as load_dataset
 from privfair.federated.interfaces import Memory
 from privfair.federated.release_plan import ReleasePlan
-from privfair.secure_aggregation import VERSION, ClientKeys, load_client, plain_keys
+from privfair.secure_aggregation import VERSION
 from privfair.util import read_arrays, write_arrays
 
 FILE = "state.npz"
@@ -84,7 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-# ---- What a data holder has of its own: its records, and its key.
+# ---- What a data holder has of its own: its records.
 
 
 def own_records(config: Config, name: str) -> Federation:
@@ -98,26 +98,3 @@ def own_records(config: Config, name: str) -> Federation:
     if name not in parts:
         raise InputError("client", "must have records in the data", name)
     return replace(found, clients=(parts[name],))
-
-
-def own_key(config: Config, *, quantise: bool | None = None) -> ClientKeys:
-    """The holder's key; none for the plain scheme, where `quantise` tells whether sums are of integers."""
-    if config.scheme == "plain":
-        return plain_keys(quantise=config.aggregation.quantise if quantise is None else quantise).client
-    keys = load_client(key_path(config, "every data holder its client.key"))
-    require_scheme(config, keys.scheme)
-    return keys
-
-
-def key_path(config: Config, whose: str) -> Path:
-    """Where the configuration says that the key is; `whose`: who is to be given which, for the remedy."""
-    if config.aggregation.keys is None:
-        remedy = f"Make a pair with `privfair keys new DIR`, and give {whose}."
-        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
-    return Path(config.aggregation.keys)
-
-
-def require_scheme(config: Config, scheme: str) -> None:
-    """Nothing, if the key is one of the configured scheme."""
-    if scheme != config.scheme:
-        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", scheme)

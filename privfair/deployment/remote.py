@@ -83,7 +83,7 @@ class Remote:
         self, link: Link, names: Sequence[str], *, run: str, plan: str, sums: Sums, deadline: float, wait: float
     ) -> None:
         """Nobody is known yet: see `gather`. `deadline`: seconds for an answer; `wait`: for an introduction."""
-        self._link, self._names, self._sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
+        self._link, self._names, self.sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
         self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer, or refused
         self._run, self._plan = run, plan
         self._known: dict[str, Node] = {}
@@ -248,10 +248,10 @@ class Remote:
         missing = []
         model = next((s.model for s in singles(asked) if hasattr(s, "model")), None)
         if isinstance(model, Sealed):
-            if model.round and self._sums.get(model.round) is None:
-                self._sums.keep(model.round, model.total, model.share, model.step)
+            if model.round and self.sums.get(model.round) is None:
+                self.sums.keep(model.round, model.total, model.share, model.step)
             wanted = range(node.sums + 1, model.round + 1)
-            missing = [s for s in (self._sums.get(n) for n in wanted) if s is not None]
+            missing = [s for s in (self.sums.get(n) for n in wanted) if s is not None]
         return sealed(
             "order",
             self._run,
@@ -320,7 +320,7 @@ class Remote:
             if node is None or node.id not in there:
                 silent.append(Missing(k, self._away(name)))
                 continue
-            sums = [] if model else [s for s in map(self._sums.get, range(node.sums + 1, count + 1)) if s is not None]
+            sums = [] if model else [s for s in map(self.sums.get, range(node.sums + 1, count + 1)) if s is not None]
             messages[node.id] = sealed("end", self._run, model=[model] if model else [], **pack_sums(sums))
         found = self._carried(messages, self._deadline)
         for k, name in enumerate(self._names):

@@ -1,9 +1,9 @@
-"""What must be said below the figures of an audit, on the terminal and on the page."""
+"""The report of an audit: which data have which budget, who has spent what, and whether the ledger is intact."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.events import Adjacency, Neighbouring, Unit
@@ -11,13 +11,6 @@ from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural
 from privfair.reports.audit_remarks import largest_first, line_name, remarks, shares
 from privfair.reports.figures import Figure, burn_down_figure, shown_guesses
 from privfair.reports.pages import render_page
-
-if TYPE_CHECKING:
-    from accountant.audit import DatasetAudit, Line
-
-
-# ---- The report of an audit: which data have which budget, who has spent what, and whether the books are intact.
-
 
 KINDS = {
     "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),
@@ -67,7 +60,7 @@ def audit_page(report: AuditReport) -> str:
 def _summary(report: AuditReport) -> list[str]:
     found = [
         f"The ledger has {plural(report.rows, 'row')} about {plural(len(report.datasets), 'dataset')}. "
-        + ("Its chain is intact." if report.verified else "Its chain is broken: the books were changed.")
+        + ("Its chain is intact." if report.verified else "Its chain is broken: the ledger was changed.")
     ]
     found += [
         f"The head noted as {noted.hash[:12]}… is in row {count(noted.row)}."
@@ -83,7 +76,7 @@ def _summary(report: AuditReport) -> list[str]:
         found.append("Every budget is kept." if len(budgeted) > 1 else "The budget is kept.")
     free = [d.state.name for d in report.datasets if d.state.budget is None and not d.state.simulation]
     if free:
-        found.append(f"Without a budget, so that nothing limits what is spent on it: {', '.join(free)}.")
+        found.append(f"No budget limits what is spent on {', '.join(free)}.")
     return found
 
 
@@ -138,10 +131,10 @@ def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
 
 
 def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
-    """What there is to say of a dataset, and in which look.
+    """The verdict on a dataset, and its look on the page.
 
-    What somebody can guess is told from the budget: it holds whatever was chosen after seeing earlier releases. ε by
-    RDP or PLD over several runs holds only where all of them were planned beforehand, which the books cannot know.
+    What somebody can guess follows from the budget, which holds even if runs were chosen after seeing earlier releases.
+    ε by RDP or PLD over several runs holds only if all of them were planned beforehand, which the ledger cannot know.
     """
     budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
     if dataset.state.simulation:
@@ -152,11 +145,11 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
         return f"The budget is exceeded: {percent(dataset.left)} is left.", "bad"
     kept = f"The budget is kept: {percent(dataset.left)} of it is left."
     if shares(dataset):
-        return f"{kept} Some noise was in shares, which a budget cannot count: see below.", "care"
+        return f"{kept} Some noise was distributed, which a budget cannot count: see below.", "care"
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (
-        f"{kept} While it is, somebody who sees everything that these books say was released, and guesses whether a "
-        "certain record is among the data, holding both for equally likely, is right in at most "
+        f"{kept} While it is, somebody who sees every release in this ledger and guesses whether a certain record is "
+        "among the data, thinking both equally likely, is right in at most "
         f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
     ), "good"

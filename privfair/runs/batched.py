@@ -1,9 +1,9 @@
-"""Whole runs, many at once: every run keeps its own server, and only the clients' arithmetic is done together."""
+"""Many runs at once: every run keeps its own server, and only the clients' arithmetic is batched."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,18 +12,18 @@ from accountant.errors import InputError
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import Federation
-from privfair.datasets.registry import load as load_dataset
+from privfair.datasets.registry import load_configured
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
-from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
-from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
+from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
-from privfair.runs.loop import RunOutcome, run_rounds
+from privfair.runs.loop import RunOutcome, SimulatedRun
 from privfair.util import one_thread
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
@@ -37,24 +37,20 @@ MOST_RUNS = 512  # threads that wait; more gain nothing, the cores are busy long
 def build_stacked(
     configs: Sequence[Config], federation: Federation | None = None, notion: Notion | None = None
 ) -> list[Simulation]:
-    """The setting of each configuration; runs on the same data share them: loaded once, and one copy of the tensors."""
+    """The simulation of each configuration; runs on the same data share one copy, loaded once."""
     loaded: dict[str, Federation] = {}
     shared: dict[tuple[Any, ...], Any] = {}
-    settings = []
+    simulations = []
     for config in configs:
-        data = config.data
-        name = f"{data.model_dump_json()} {config.run.seed}"
+        name = f"{config.data.model_dump_json()} {config.run.seed}"
         if federation is None and name not in loaded:
-            loaded[name] = load_dataset(
-                data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options
-            )
+            loaded[name] = load_configured(config)
         simulation = build(config, federation or loaded[name], notion)
-        for client in clients_of(simulation):
+        for client in simulation.clients:
             share_tensors(client, shared)
-        if simulation.private is not None:
-            simulation.private.run_ledger.ledger.close()  # opened again where needed
-        settings.append(simulation)
-    return settings
+        simulation.close()  # its ledger is opened again where needed
+        simulations.append(simulation)
+    return simulations
 
 
 def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
@@ -66,15 +62,8 @@ def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
         setattr(client, name, replace(own, x=like.x, y=like.y))
 
 
-def clients_of(simulation: Simulation) -> list[Client]:
-    """The simulated clients of a run."""
-    backend: Any = simulation.backend.inner
-    clients: list[Client] = backend.members
-    return clients
-
-
 def run_stacked(
-    settings: Sequence[Simulation],
+    simulations: Sequence[Simulation],
     *,
     report: StackReport | None = None,
     finished: Finished | None = None,
@@ -86,10 +75,10 @@ def run_stacked(
 ) -> list[RunOutcome]:
     """The outcome of every run, in order; the same as each alone would have, but for rounding.
 
-    `report` gets every line of every history, `finished` every outcome as soon as it is there, `progress` the rounds
-    as they are done. A run that fails does not stop the others: its error goes to `failed`, and its outcome is missing
-    from the list; without `failed` the first error is raised when all others are done. Runs go `runs_at_once` at a
-    time, by default as many as have room in `room` bytes, a quarter of the free memory.
+    `report` gets every line of every history, `finished` every outcome as soon as it is known, `progress` the rounds
+    as they end. A run that fails does not stop the others: its error goes to `failed`, and its outcome is missing from
+    the list; without `failed` the first error is raised when all others are done. `runs_at_once` run together, by
+    default as many as fit into `room` bytes, a quarter of the free memory.
     """
     if threads < 1:
         raise InputError("threads", "must be 1 or more", threads)
@@ -99,10 +88,10 @@ def run_stacked(
     errors: dict[int, Exception] = {}
     with one_thread():
         start = 0
-        while start < len(settings):
-            count = runs_at_once or fitting(settings[start:], free_numbers() if room is None else room // 8)
-            numbers = range(start, min(start + count, len(settings)))
-            _together(settings, numbers, threads, _Told(report, finished, progress), outcomes, errors)
+        while start < len(simulations):
+            count = runs_at_once or fitting(simulations[start:], free_numbers() if room is None else room // 8)
+            numbers = range(start, min(start + count, len(simulations)))
+            _together(simulations, numbers, threads, outcomes, errors, report, finished, progress)
             start += count
     for number, error in errors.items():
         if failed is None:
@@ -111,32 +100,26 @@ def run_stacked(
     return [outcomes[n] for n in sorted(outcomes)]
 
 
-@dataclass(frozen=True)
-class _Told:
-    """Who is told what."""
-
-    report: StackReport | None
-    finished: Finished | None
-    progress: Progress | None
-
-
 def _together(
-    settings: Sequence[Simulation],
+    simulations: Sequence[Simulation],
     numbers: range,
     threads: int,
-    reported: _Told,
     outcomes: dict[int, RunOutcome],
     errors: dict[int, Exception],
+    report: StackReport | None,
+    finished: Finished | None,
+    progress: Progress | None,
 ) -> None:
-    engine = Engine([c for n in numbers for c in clients_of(settings[n])], threads=threads)
+    engine = Engine([c for n in numbers for c in simulations[n].clients], threads=threads)
     pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
-    part_of_a_run = {id(c): 1 / settings[n].config.federation.rounds for n in numbers for c in clients_of(settings[n])}
+    part_of_a_run = {
+        id(c): 1 / simulations[n].config.federation.rounds for n in numbers for c in simulations[n].clients
+    }
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
-            report = reported.report
             line = None if report is None else lambda row: report(number, row)
-            return run_rounds(_seated(settings[number], seat, pooled), None, line)
+            return SimulatedRun(_seated(simulations[number], seat, pooled), report=line).outcome()
 
         return whole_run
 
@@ -145,14 +128,14 @@ def _together(
             errors[numbers[position]] = end.error
         elif end.result is not None:
             outcomes[numbers[position]] = end.result
-            if reported.finished is not None:
-                reported.finished(numbers[position], end.result)
+            if finished is not None:
+                finished(numbers[position], end.result)
 
     def answered(questions: list[Any]) -> list[Any]:
         answers = _answers(questions, engine)
-        if reported.progress is not None:
+        if progress is not None:
             trained = [q for q in questions if isinstance(q, Exchange) and q.trains]
-            reported.progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
+            progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
         return answers
 
     try:
@@ -180,21 +163,21 @@ def _answers(questions: list[Any], engine: Engine) -> list[Any]:
 def _seated(
     simulation: Simulation, seat: Seat[RunOutcome], pooled: dict[tuple[int, torch.dtype], Evaluator]
 ) -> Simulation:
-    """The same setting with a backend and an evaluator that ask together with the other runs."""
+    """The simulation with a backend and an evaluator whose requests are batched with those of the other runs."""
     inner: Any = simulation.backend.inner
-    # on data with a budget each run pays for itself: one that is over it must not take the others with it
-    settles = simulation.private is not None and not simulation.private.run_ledger.budgeted
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
+    # on data with a budget each run pays by itself: one that exceeds it must not fail the others
+    settles = simulation.gateway is not None and not simulation.budgeted
+    metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
     if e is not None:
         e = StackedEvaluator(simulation.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
-    return replace(simulation, backend=metered, server=replace(simulation.server, backend=metered), evaluator=e)
+    return simulation.on(metered, e)
 
 
-def fitting(settings: Sequence[Simulation], room: int) -> int:
+def fitting(simulations: Sequence[Simulation], room: int) -> int:
     """How many of the next runs fit into `room` numbers at once, one at least."""
     count = 0
-    for simulation in settings[:MOST_RUNS]:
+    for simulation in simulations[:MOST_RUNS]:
         room -= planned_numbers(simulation)
         if room < 0 and count:
             break
@@ -204,5 +187,5 @@ def fitting(settings: Sequence[Simulation], room: int) -> int:
 
 def planned_numbers(simulation: Simulation) -> int:
     """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
-    records = sum(len(data_of(c).y) for c in clients_of(simulation))
+    records = sum(len(c.data.y) for c in simulation.clients)
     return records * (simulation.config.federation.local_epochs + 16) + 64 * simulation.model.flat.numel()

@@ -26,7 +26,7 @@ from privfair.deployment.holder import WITHHELD
 from privfair.federated.codec import decode
 from privfair.federated.exchange import Unfinished
 from privfair.federated.messages import Update
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from privfair.util import write_json
 from tests.flower.federations import NAMES, Deployment, deployment, merged, write
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, at, lost, order
@@ -157,17 +157,17 @@ def test_a_budget_that_ends_on_the_way_is_not_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever the ledger says when it refuses, the server reads that it refused, and no more."""
-    from privfair.deployment.holder import Session
+    from privfair.privacy.ledger_gateway import LedgerGateway
 
     secret = "0.1234 of ε = 9.8 are left of /home/somebody/ledger.sqlite"
 
-    def refuse(self: Session, *arguments: Any) -> Any:
+    def refuse(self: LedgerGateway, *arguments: Any) -> Any:
         raise Refused(secret)
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         with monkeypatch.context() as patch:
             if node == 100 and order(message)[0] == "updates":
-                patch.setattr(Session, "answer", refuse)
+                patch.setattr(LedgerGateway, "answer", refuse)
             return answer()
 
     checkpoint = deployment(tmp_path, NOISY, meddle=meddle).serve()

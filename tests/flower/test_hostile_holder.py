@@ -24,7 +24,7 @@ from privfair.deployment.protocol import MOST_TEXT, printable
 from privfair.federated.codec import encode
 from privfair.federated.messages import Scores
 from privfair.runs.folder import Checkpoint
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from tests.flower.federations import PRIVATE, Deployment, deployment
 from tests.flower.memory_grid import Meddle
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, order

@@ -12,8 +12,9 @@ import pytest
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.sources.synthetic import load
-from privfair.deployment.holder_state import own_key, own_records
+from privfair.deployment.holder_state import own_records
 from privfair.deployment.protocol import differences, holders, schema_from_text, schema_to_text, shared_plan
+from privfair.runs.assembly import client_key
 
 BASE: dict[str, Any] = {"privacy": {"epsilon": 3.0}, "run": {"clients": ["north", "south"]}}
 
@@ -114,4 +115,4 @@ def test_a_file_of_several_holders_is_cut(tmp_path: Path) -> None:
 
 def test_encryption_needs_a_key() -> None:
     with pytest.raises(InputError, match=r"aggregation\.keys must be given for bfv"):
-        own_key(Config.build(BASE))
+        client_key(Config.build(BASE))
