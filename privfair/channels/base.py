@@ -25,6 +25,7 @@ from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.fairness.notions import Cells
+from privfair.federated.codec import carry
 from privfair.federated.interfaces import Algorithm
 from privfair.federated.messages import Reply, Request, Sealed
 from privfair.federated.model_state import Replica
@@ -142,7 +143,7 @@ class Channel(Generic[Q, R]):
         for field in fields(planned):  # type: ignore[arg-type]  # every request is a dataclass
             if field.name != "model":
                 same = equal(getattr(found, field.name), getattr(planned, field.name))
-                require(same, f"The {self.name} are not requested as agreed: {field.name}.")
+                require(same, f"The {self.name} are not asked for as agreed: {field.name}.")
 
     def check_reply(self, request: Q, reply: R, client: str, form: ReplyCheck) -> None:
         """Raise an `InputError` that names client and fault unless the reply has the form that was asked for."""
@@ -163,7 +164,13 @@ def register(channel: Channel[Any, Any]) -> None:
     """From here on runs plan, request, price, check and describe this channel."""
     if channel.name in _CHANNELS or channel.request.channel != channel.name:
         raise InputError("channel", "must have a name of its own, the one that its request has", channel.name)
+    carry(channel.request, channel.reply)
     _CHANNELS[channel.name] = channel
+
+
+def unregister(name: str) -> None:
+    """Runs that begin from here on do not have this channel."""
+    del _CHANNELS[name]
 
 
 def registered() -> Sequence[Channel[Any, Any]]:

@@ -140,7 +140,7 @@ class ScoresChannel(Channel[ScoresRequest, Scores]):
         same = (one is None) == (other is None)
         if one is not None and other is not None:
             same = one.noise == other.noise and equal(one.rates, other.rates)
-        require(same and equal(found.quotas, planned.quotas), "The scores are not requested as agreed.")
+        require(same and equal(found.quotas, planned.quotas), "The scores are not asked for as agreed.")
 
     def check_reply(self, request: ScoresRequest, reply: Scores, client: str, form: ReplyCheck) -> None:
         """So many finite numbers as were requested; exact scores may be fewer."""

@@ -305,7 +305,7 @@ def _require_objective(objective: Objective, release_plan: ReleasePlan, run: Agr
     if isinstance(shared, SealedFeatures) and isinstance(algorithm, EmbeddingTracking):
         agreed = (algorithm.plan.kernel, algorithm.strength, algorithm.drift)
         require((shared.kernel, shared.strength, objective.drift) == agreed, other)
-        require(equal(shared.counts, release_plan.cell_totals), "The counts are not those of the release plan.")
+        require(equal(shared.counts, release_plan.cell_totals), "The counts are not those of the terms.")
         reported = np.where(takes_part(release_plan), release_plan.cells, 0).sum(axis=0)
         within = shared.shares.shape == reported.shape and bool(
             (shared.shares >= 0).all() and (shared.shares <= reported).all()

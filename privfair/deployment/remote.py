@@ -12,9 +12,10 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
+from privfair.channels.base import channel_of
 from privfair.deployment.protocol import (
     FINAL,
     Envelope,
@@ -38,7 +39,6 @@ from privfair.federated.messages import (
     Asked,
     Bundle,
     BundleReply,
-    CountsRequest,
     Missing,
     Reply,
     Request,
@@ -244,9 +244,9 @@ class Remote:
 
     def _order(self, node: Node, asked: Asked) -> Envelope:
         """The message of a request: with the terms and the sums that the node does not have."""
-        terms_id = node.terms_id if isinstance(asked, CountsRequest) else self._terms_id  # counts come before terms
+        terms_id = node.terms_id if _precedes_terms(asked) else self._terms_id  # counts come before terms
         missing = []
-        model = next((s.model for s in singles(asked) if not isinstance(s, CountsRequest)), None)
+        model = next((s.model for s in singles(asked) if hasattr(s, "model")), None)
         if isinstance(model, Sealed):
             if model.round and self.sums.get(model.round) is None:
                 self.sums.keep(model.round, model.total, model.share, model.step)
@@ -286,7 +286,7 @@ class Remote:
         messages, reasons, requests = byte_parts(answer, "replies"), answer.get("reasons"), singles(asked)
         if not isinstance(reasons, list) or not len(messages) == len(reasons) == len(requests):
             raise InputError("answer", f"must have {len(requests)} replies", len(messages))
-        if not isinstance(asked, CountsRequest):
+        if not _precedes_terms(asked):
             node.terms_id = self._terms_id
         replies = [
             self._checked(k, name, single, message, printable(reason))
@@ -340,6 +340,11 @@ class Remote:
         """Nothing: clients keep their own."""
 
 
+def _precedes_terms(asked: Asked) -> bool:
+    """Whether it is asked before there are terms: counts, from which they follow."""
+    return all(channel_of(single).phase == "before" for single in singles(asked))
+
+
 def _stripped(asked: Asked) -> Asked:
     """Without the encrypted sum, which travels once for all requests, beside them."""
     if isinstance(asked, Bundle):
@@ -347,7 +352,7 @@ def _stripped(asked: Asked) -> Asked:
     return _without(asked)
 
 
-def _without(request: Request) -> Request:
-    if isinstance(request, CountsRequest) or not isinstance(request.model, Sealed):
-        return request
-    return replace(request, model=Sealed(request.model.round, b""))
+def _without(request: Any) -> Request:
+    model = getattr(request, "model", None)
+    found: Request = replace(request, model=Sealed(model.round, b"")) if isinstance(model, Sealed) else request
+    return found

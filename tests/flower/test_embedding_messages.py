@@ -21,7 +21,7 @@ from tests.flower.test_holder import changing
 EMBEDDING = {"fairness": {"tracker": "embedding"}}
 NOISE = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"prediction_noise": 5.0}
 PLAN = {**EMBEDDING, "privacy": NOISE, **QUANTISED}
-AS_AGREED = "The features are not asked for as agreed."
+AS_AGREED = "The embeddings are not asked for as agreed: "
 
 
 def with_shared(change: Callable[[Any], Any]) -> Callable[[Any], Any]:

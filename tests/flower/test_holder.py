@@ -19,6 +19,8 @@ from accountant.budget import Budget
 from accountant.errors import Refused
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.outbox import Progress
+from privfair.channels.updates import UpdatesChannel
+from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, unwrap, wrap
 from privfair.deployment.holder import WITHHELD, Holder
@@ -249,18 +251,16 @@ def test_the_same_place_with_another_content_is_refused(tmp_path: Path) -> None:
 
 def test_a_crash_between_payment_and_answer_is_paid_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder dies while it trains; asked again it trains with fresh noise, and that costs a second time."""
-    from privfair.clients.client import Client
-
     crashes: list[int] = []
-    respond = Client.respond
+    respond = UpdatesChannel.respond
 
-    def dying(self: Client, request: Request) -> Any:
-        if isinstance(request, TrainRequest) and self.index == 0 and request.round == 1 and not crashes:
+    def dying(self: UpdatesChannel, request: TrainRequest, client: Client, entropy: Any) -> Any:
+        if client.index == 0 and request.round == 1 and not crashes:
             crashes.append(1)
             raise MemoryError("killed")
-        return respond(self, request)
+        return respond(self, request, client, entropy)
 
-    monkeypatch.setattr(Client, "respond", dying)
+    monkeypatch.setattr(UpdatesChannel, "respond", dying)
 
     def again(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         reply = unwrap(answer())
