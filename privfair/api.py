@@ -13,7 +13,7 @@ import torch
 
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Encoder
 from privfair.datasets.records import Federation
 from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion

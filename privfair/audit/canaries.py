@@ -9,8 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accountant.empirical.one_run import many_runs_p_value, one_run_accuracy, one_run_curve_p_value, one_run_epsilon
-from accountant.empirical.two_worlds import TradeOff
+from accountant.empirical import (
+    TradeOff,
+    many_runs_p_value,
+    one_run_accuracy,
+    one_run_curve_p_value,
+    one_run_epsilon,
+)
 from privfair.audit.attack import Claimed, asked, claimed, only_trained
 from privfair.audit.subject import Subject, backend_of, first_client, twin
 from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_training

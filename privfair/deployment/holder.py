@@ -38,17 +38,16 @@ from privfair.deployment.protocol import (
     read_sums,
     refusal,
     require_kind,
-    schema_to_json,
+    schema_to_text,
     sealed,
     shared_plan,
-    terms_to_text,
     text,
 )
 from privfair.federated.codec import decode, decode_request, encode, encode_request
 from privfair.federated.exchange import singles
 from privfair.federated.messages import Counts, Request, Sealed
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.requirements import require_decided, require_separate
 from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
@@ -102,15 +101,15 @@ class HolderRun:
     def agree(self, message: Envelope) -> None:
         """Take the terms of the order, if they are those of the plan."""
         wanted, reported = text(message, "terms_id"), text(message, "terms")
-        known = "" if self.memory.release_plan is None else digest(terms_to_text(self.memory.release_plan))
+        known = "" if self.memory.release_plan is None else digest(RELEASE_PLANS.to_text(self.memory.release_plan))
         if wanted in ("", known):  # none are named for counts, which come before them
             return
         if not reported:
             raise Curable(NO_TERMS, "These terms are not known here.")
         try:
-            release_plan = ReleasePlan.from_json(json.loads(reported))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise Declined(f"The terms cannot be read ({type(error).__name__}).") from None
+            release_plan = RELEASE_PLANS.from_text(reported)
+        except InputError as error:
+            raise Declined(f"The terms cannot be read: {error}") from None
         require_acceptable(release_plan, self.memory.release_plan, self.spec, self.me, self._own_counts())
         if self.gateway:
             self.spec.require_room(self.run_ledger, {self.me: self.gateway.prices[0]}, release_plan)
@@ -156,9 +155,10 @@ class HolderRun:
         place = channel if number is None else f"{channel}-{number}"
         form = hashlib.blake2b(encode_request(request), digest_size=16).hexdigest()
         reported = self.gateway.released(0, request) if self.gateway else place in self.memory.answers
-        if reported and self.memory.asked.get(place, form) != form:
-            raise Declined(f"The {channel} were told before, for a request of another content.")
         stored = self.gateway.stored(0, channel, number) if self.gateway else reported
+        known = self.memory.asked.get(place, form)
+        if reported and known != form and (known or not stored):  # unknown content: only the same answer again
+            raise Declined(f"The {channel} were told before, for a request of another content.")
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
@@ -360,7 +360,7 @@ class Holder:
                     self.spec.require_room(run_ledger, {self.me: gateway.prices[0]})
                 ledger_id = None if run_ledger is None else run_ledger.ledger.ledger_id
             storage.write(self.folder / run, HolderState(ledger_id=ledger_id))
-        schema = schema_to_json(self.federation.schema)
+        schema = schema_to_text(self.federation.schema)
         return sealed("here", run, client=self.name, schema=schema, sums=self._sums(message))
 
     def _require_only_run(self, run: str, *, budgeted: bool) -> None:

@@ -25,9 +25,8 @@ from privfair.deployment.protocol import (
     pack_sums,
     printable,
     require_kind,
-    schema_from_json,
+    schema_from_text,
     sealed,
-    terms_to_text,
     text,
 )
 from privfair.deployment.sums import Sums
@@ -45,7 +44,7 @@ from privfair.federated.messages import (
     Request,
     Sealed,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
 PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
@@ -190,7 +189,7 @@ class Remote:
             raise InputError(f"schema of {name}", "must be that of the others", "another")
         if len(reported) > MOST_SCHEMA:
             raise InputError(f"schema of {name}", f"must have at most {MOST_SCHEMA} characters", len(reported))
-        schema_from_json(reported)
+        schema_from_text(reported)
         before = self._known.get(name)
         if before is not None and before.id in there:
             raise InputError(f"data holder {name}", "must be one node", "a second one")
@@ -209,7 +208,7 @@ class Remote:
 
     def agreed(self, release_plan: ReleasePlan) -> None:
         """From here on orders are under these terms."""
-        self._terms = terms_to_text(release_plan)
+        self._terms = RELEASE_PLANS.to_text(release_plan)
         self._terms_id = digest(self._terms)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privfair.config import Config
-from privfair.deployment.protocol import holders, schema_from_json, shared_plan
+from privfair.deployment.protocol import holders, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSum, Recorded, Sums
 from privfair.fairness.released import released_figures
@@ -119,7 +119,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     plan = json.dumps(shared_plan(config), sort_keys=True)
     deadline, wait = config.run.deadline, config.run.wait
     remote = Remote(link, names, run=run, plan=plan, sums=Sums(folder / "sums"), deadline=deadline, wait=wait)
-    schema = schema_from_json(remote.gather(config.run.min_clients or len(names)))
+    schema = schema_from_text(remote.gather(config.run.min_clients or len(names)))
     spec = RunSpec.of(config, schema, len(names))
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything

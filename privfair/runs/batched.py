@@ -16,11 +16,11 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
-from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
-from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
+from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.loop import RunOutcome, SimulatedRun
@@ -168,7 +168,7 @@ def _seated(
     inner: Any = simulation.backend.inner
     # on data with a budget each run pays for itself: one that is over it must not take the others with it
     settles = simulation.gateway is not None and not simulation.budgeted
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
+    metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
     if e is not None:
         e = StackedEvaluator(simulation.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
@@ -188,5 +188,5 @@ def fitting(settings: Sequence[Simulation], room: int) -> int:
 
 def planned_numbers(simulation: Simulation) -> int:
     """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
-    records = sum(len(data_of(c).y) for c in simulation.clients)
+    records = sum(len(c.data.y) for c in simulation.clients)
     return records * (simulation.config.federation.local_epochs + 16) + 64 * simulation.model.flat.numel()

@@ -10,7 +10,6 @@ from accountant.errors import InputError
 from privfair.channels.base import ReplyCheck
 from privfair.engines.batched.backend import Stacked
 from privfair.engines.batched.evaluation import energy_mmd2
-from privfair.engines.batched.lockstep import shared_size
 from privfair.engines.batched.networks import cut
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import Predicted, penalty_mmd2
@@ -114,7 +113,7 @@ def test_bytes_are_counted_as_without_shortcuts() -> None:
     request = TrainRequest(2, Parameters(np.zeros(7)), Tracked(shared), LocalWork(1, None, 0.1), 0.5)
     known: dict[int, int] = {}
     for value in (request, request, Scores((np.zeros(4), np.zeros(0))), Measures({"loss": np.zeros(1)})):
-        assert shared_size(value, known) == size(value) > 0
+        assert size(value, known) == size(value) > 0
 
 
 def test_rounds_are_told_as_they_are_done() -> None:

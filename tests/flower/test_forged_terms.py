@@ -25,7 +25,7 @@ from privfair.channels.base import Declined, require_planned
 from privfair.config import Config
 from privfair.deployment.agreement import require_acceptable
 from privfair.deployment.holder import Holder
-from privfair.deployment.protocol import digest, sealed, shared_plan, terms_to_text
+from privfair.deployment.protocol import digest, sealed, shared_plan
 from privfair.federated.codec import decode, encode_request
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import (
@@ -39,7 +39,7 @@ from privfair.federated.messages import (
     Task,
     TrainRequest,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByServer, Server, begin, run_round
 from tests.flower.federations import merged
 
@@ -108,7 +108,7 @@ class Forger:
     # ---- as a backend
 
     def agreed(self, release_plan: ReleasePlan) -> None:
-        tables = json.loads(terms_to_text(release_plan))
+        tables = json.loads(RELEASE_PLANS.to_text(release_plan))
         self.release_plan(tables)
         self.text = json.dumps(tables, sort_keys=True)
 
@@ -122,7 +122,7 @@ class Forger:
         release_plan = (
             {"terms_id": "", "terms": ""} if counting else {"terms_id": digest(self.text), "terms": self.text}
         )
-        none: dict[str, Any] = {"sums": [], "sum_rounds": [], "sum_shares": [], "sum_steps": []}
+        none: dict[str, Any] = {"sums": []}
         answer = self.holder.handle(sealed("order", RUN, request=[encode_request(request)], **release_plan, **none))
         if answer["kind"] == "refused":
             self.refusals.append(str(answer["reason"]))
@@ -148,7 +148,7 @@ class Forger:
         state: ServerState = begin(server)
         for _ in range(self.config.federation.rounds):
             state = run_round(state, server)
-        self.holder.handle(sealed("end", RUN, sums=[], sum_rounds=[], sum_shares=[], sum_steps=[], model=[]))
+        self.holder.handle(sealed("end", RUN, sums=[], model=[]))
         path = self.folder / "node" / RUN / "privacy.json"
         return json.loads(path.read_text()) if path.exists() else {}
 

@@ -13,7 +13,7 @@ from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.sources.synthetic import load
 from privfair.deployment.holder_state import own_records
-from privfair.deployment.protocol import differences, holders, schema_from_json, schema_to_json, shared_plan
+from privfair.deployment.protocol import differences, holders, schema_from_text, schema_to_text, shared_plan
 from privfair.runs.assembly import client_key
 
 BASE: dict[str, Any] = {"privacy": {"epsilon": 3.0}, "run": {"clients": ["north", "south"]}}
@@ -76,9 +76,9 @@ def test_holders_have_names(names: Any) -> None:
 
 def test_a_schema_there_and_back() -> None:
     schema = load(clients=2, records=20).schema
-    assert schema_from_json(schema_to_json(schema)) == schema
-    with pytest.raises(InputError, match="schema must be whole"):
-        schema_from_json("{}")
+    assert schema_from_text(schema_to_text(schema)) == schema
+    with pytest.raises(InputError, match="schema must be a whole schema"):
+        schema_from_text("{}")
 
 
 CSV = "age,sex,branch,hired\n" + "".join(f"{20 + i},{'FM'[i % 2]},{'ab'[i % 3 == 0]},{i % 2}\n" for i in range(40))
