@@ -263,5 +263,4 @@ class WholeRunAttack(Attack):
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._simulation.private is not None:
-            self._simulation.private.close()
+        self._simulation.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.events import Adjacency, Neighbouring, Unit
@@ -11,10 +11,6 @@ from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural
 from privfair.reports.audit_remarks import largest_first, line_name, remarks, shares
 from privfair.reports.figures import Figure, burn_down_figure, shown_guesses
 from privfair.reports.pages import render_page
-
-if TYPE_CHECKING:
-    from accountant.audit import DatasetAudit, Line
-
 
 KINDS = {
     "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),

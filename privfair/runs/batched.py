@@ -16,14 +16,14 @@ from privfair.datasets.registry import load_configured
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
-from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
-from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
+from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
-from privfair.runs.loop import RunOutcome, run_rounds
+from privfair.runs.loop import RunOutcome, SimulatedRun
 from privfair.util import one_thread
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
@@ -46,10 +46,9 @@ def build_stacked(
         if federation is None and name not in loaded:
             loaded[name] = load_configured(config)
         simulation = build(config, federation or loaded[name], notion)
-        for client in clients_of(simulation):
+        for client in simulation.clients:
             share_tensors(client, shared)
-        if simulation.private is not None:
-            simulation.private.run_ledger.ledger.close()  # opened again where needed
+        simulation.close()  # its ledger is opened again where needed
         simulations.append(simulation)
     return simulations
 
@@ -61,13 +60,6 @@ def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
         key = (id(own.records), own.x.dtype)
         like = known.setdefault(key, own)
         setattr(client, name, replace(own, x=like.x, y=like.y))
-
-
-def clients_of(simulation: Simulation) -> list[Client]:
-    """The simulated clients of a run."""
-    backend: Any = simulation.backend.inner
-    clients: list[Client] = backend.members
-    return clients
 
 
 def run_stacked(
@@ -99,7 +91,7 @@ def run_stacked(
         while start < len(simulations):
             count = runs_at_once or fitting(simulations[start:], free_numbers() if room is None else room // 8)
             numbers = range(start, min(start + count, len(simulations)))
-            _together(simulations, numbers, threads, report, finished, progress, outcomes, errors)
+            _together(simulations, numbers, threads, outcomes, errors, report, finished, progress)
             start += count
     for number, error in errors.items():
         if failed is None:
@@ -112,22 +104,22 @@ def _together(
     simulations: Sequence[Simulation],
     numbers: range,
     threads: int,
+    outcomes: dict[int, RunOutcome],
+    errors: dict[int, Exception],
     report: StackReport | None,
     finished: Finished | None,
     progress: Progress | None,
-    outcomes: dict[int, RunOutcome],
-    errors: dict[int, Exception],
 ) -> None:
-    engine = Engine([c for n in numbers for c in clients_of(simulations[n])], threads=threads)
+    engine = Engine([c for n in numbers for c in simulations[n].clients], threads=threads)
     pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
     part_of_a_run = {
-        id(c): 1 / simulations[n].config.federation.rounds for n in numbers for c in clients_of(simulations[n])
+        id(c): 1 / simulations[n].config.federation.rounds for n in numbers for c in simulations[n].clients
     }
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
             line = None if report is None else lambda row: report(number, row)
-            return run_rounds(_seated(simulations[number], seat, pooled), None, line)
+            return SimulatedRun(_seated(simulations[number], seat, pooled), report=line).outcome()
 
         return whole_run
 
@@ -174,12 +166,12 @@ def _seated(
     """The simulation with a backend and an evaluator whose requests are batched with those of the other runs."""
     inner: Any = simulation.backend.inner
     # on data with a budget each run pays by itself: one that exceeds it must not fail the others
-    settles = simulation.private is not None and not simulation.private.run_ledger.budgeted
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
+    settles = simulation.gateway is not None and not simulation.budgeted
+    metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
     if e is not None:
         e = StackedEvaluator(simulation.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
-    return replace(simulation, backend=metered, server=replace(simulation.server, backend=metered), evaluator=e)
+    return simulation.on(metered, e)
 
 
 def fitting(simulations: Sequence[Simulation], room: int) -> int:
@@ -195,5 +187,5 @@ def fitting(simulations: Sequence[Simulation], room: int) -> int:
 
 def planned_numbers(simulation: Simulation) -> int:
     """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
-    records = sum(len(data_of(c).y) for c in clients_of(simulation))
+    records = sum(len(c.data.y) for c in simulation.clients)
     return records * (simulation.config.federation.local_epochs + 16) + 64 * simulation.model.flat.numel()

@@ -195,7 +195,7 @@ def run_one(config: Config) -> Row:
         try:
             return finished_row(run(simulation))
         finally:
-            _close(simulation)
+            simulation.close()
     except FAILURES as error:
         return failed_row(error)
 
@@ -304,7 +304,7 @@ def run_stack(configs: Batch, report: Report, *, threads: int = 1, processes: in
             rows[number] = {**finished_row(outcome), "seconds": share, "engine": "stacked"}
     finally:
         for simulation in simulations.values():
-            _close(simulation)
+            simulation.close()
     reporter.up_to(len(configs))
     return rows
 
@@ -324,11 +324,6 @@ def _built(configs: Batch, rows: Rows) -> dict[int, Simulation]:
             except FAILURES as error:
                 rows[number] = failed_row(error)
         return dict(zip(buildable, build_stacked(list(buildable.values())), strict=True))
-
-
-def _close(simulation: Simulation) -> None:
-    if simulation.private is not None:
-        simulation.private.close()
 
 
 def finished_row(outcome: RunOutcome) -> Row:
@@ -374,11 +369,10 @@ def _baseline(outcome: RunOutcome) -> Row:
 
 def _spent(outcome: RunOutcome) -> Row:
     """ε by both methods, from the ledger's rows; empty for a run without privacy."""
-    simulation, private = outcome.simulation, outcome.simulation.private
-    if private is None:
+    simulation = outcome.simulation
+    if simulation.run_ledger is None or simulation.gateway is None:
         return {}
-    spends = [spend for _, spend in private.run_ledger.ledger.spends(run=private.run_ledger.run)]
-    plan, prices = simulation.server.plan, private.gateway.prices
+    spends, plan, prices = simulation.run_ledger.spends(), simulation.server.plan, simulation.gateway.prices
     total = total_epsilon(simulation.config, outcome.state.release_plan, spends, plan=plan, prices=prices)
     epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
     claim = outcome.state.release_plan.claim
