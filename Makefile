@@ -26,10 +26,11 @@ chromium:        ## a browser for the tests of pages, where there is none (Debia
 test-flower: $(READY) ## those with a SuperLink and SuperNodes alone, a part of test-slow
 	$(BIN)/pytest -n 2 -m slow tests/flower
 
-check: $(READY) docs ## formatting, lint, types, documentation
+check: $(READY) docs ## formatting, lint, types, layers, documentation
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 docs: $(READY)   ## the documentation, into results/site, with warnings as errors; open results/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir results/site
@@ -37,12 +38,13 @@ docs: $(READY)   ## the documentation, into results/site, with warnings as error
 bench: $(READY)  ## the benchmarks: speeds as ratios inside one run
 	$(BIN)/python -m benchmarks
 
-format: $(READY) ## rewrite the code in the project's format
+format: $(READY) ## rewrite the code in the project's format, and the reference pages from the program
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python docs/generate/pages.py
 
 clean:           ## forget the environment and the results
-	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # The environment is rebuilt when the requirements change. Everything is pinned in constraints.txt.
 $(READY): pyproject.toml constraints.txt

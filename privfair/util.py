@@ -29,14 +29,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from privfair.codec import FloatArray as FloatArray
+
 
 def __getattr__(name: str) -> Any:
     """`FloatArray`, made when the first module asks for it."""
     if name != "FloatArray":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from privfair.codec import FloatArray as FloatArray
+    from privfair import codec
 
-    return FloatArray
+    return codec.FloatArray
 
 
 # ---- Randomness and threads.

@@ -12,10 +12,23 @@ from privfair.cli import app
 
 HEAD = """# Commands
 
-This page is made from the program when the site is built. Every command has `--help`, which says the same.
+This page is made from the program by `python docs/generate/pages.py`. Every command has `--help`, which says the same,
+and `--json`, with which it prints one JSON object on stdout and nothing else there.
 
-Exit codes: 0 fine; 1 the answer is no (over budget, chain broken, audit failed); 2 wrong usage or bad input.
-With `--json` a command prints one JSON object on stdout and nothing else there.
+Commands are in `.venv/bin` (or run `source .venv/bin/activate` first). `privfair --install-completion`, and a new
+shell, completes commands and options with the Tab key (bash, zsh, fish, PowerShell).
+
+| exit code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | the answer is no: over budget, chain broken, audit failed |
+| 2 | wrong usage or bad input |
+| 3 | a fault: a full disk, a crash |
+| 130 | interrupted (Ctrl-C) |
+| 141 | nobody reads the output (`privfair audit \\| head`) |
+| 143 | terminated (SIGTERM) |
+
+A run that ends early says how to resume it.
 
 """
 

@@ -20,7 +20,7 @@ HEAD = """# Configuration
 
 A run is described by a TOML file, by `--set section.key=value`, or by the same sections in Python
 (`privfair.train(fairness={"lambda": 2.0})`). Every key has a default. An unknown key is an error that suggests
-the nearest name. This page is made from the program when the site is built.
+the nearest name. This page is made from the program by `python docs/generate/pages.py`.
 
 """
 WORDS = {float: "number", int: "whole number", str: "text", bool: "true or false", NoneType: "nothing"}
@@ -44,7 +44,7 @@ def _tables() -> Iterator[str]:
     before = ""
     for section, key, field in keys():
         if section != before:
-            yield f"\n## [{section}] {{ #{section} }}\n\n{SECTIONS.get(section, '')}\n"
+            yield f"\n## `[{section}]`\n\n{SECTIONS.get(section, '')}\n"
             yield "| key | value | default | meaning |\n|---|---|---|---|"
             before = section
         name = f'`{key}`<a id="{section}-{key}"></a>'
@@ -91,7 +91,7 @@ def _datasets() -> Iterator[str]:
     yield "## Options of the datasets\n"
     yield "Further keys of `[data]`, by `name`. `privfair data list` shows which are on this machine.\n"
     for info in describe():
-        yield f"### {info.name} {{ #data-{info.name} }}\n"
+        yield f"### data: {info.name}\n"
         yield f"{info.description}. Source: {info.source}. Licence: {info.licence}.\n"
         for paragraph in info.paragraphs():
             yield f"{paragraph}\n"

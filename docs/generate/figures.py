@@ -1,4 +1,4 @@
-"""The pictures of the concept pages, computed by privfair and accountant: `python docs/generate/figures.py`.
+"""The pictures of the README and the concept pages: `python docs/generate/figures.py` draws them with privfair.
 
 They are kept in docs/images, so that the pages show them in a repository too; a test compares them with what this
 program draws.
@@ -16,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the privfair beside this p
 import matplotlib
 import numpy as np
 from example_data import FEDERATIONS, rates
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 import accountant
 from accountant import Gaussian, PoissonSampled, Repeated
@@ -28,6 +30,49 @@ matplotlib.rcParams |= {"svg.hashsalt": "privfair", "svg.fonttype": "path", "fon
 BLACK, BLUE, RED, ORANGE, GREEN = "#000000", "#0072B2", "#D55E00", "#E69F00", "#009E73"
 IMAGES = Path(__file__).parents[1] / "images"
 DELTA = 1e-5
+
+
+def one_round() -> Figure:
+    """What passes between clients and server in one round, and where its price is written down."""
+    figure = Figure(figsize=(6.4, 4.9))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set(xlim=(0, 6.4), ylim=(0, 4.9))
+    axis.axis("off")
+    for bottom, name in ((3.86, "north"), (2.68, "south"), (1.5, "west")):
+        _box(axis, (0.1, bottom, 1.45, 0.9), BLUE)
+        axis.text(0.2, bottom + 0.64, f"client {name}", fontweight="bold", va="center")
+        axis.text(0.2, bottom + 0.26, "records stay", va="center", color="0.3")
+    _box(axis, (4.95, 1.5, 1.35, 3.26), ORANGE)
+    axis.text(5.62, 4.5, "server", fontweight="bold", ha="center", va="center")
+    seen = "pools noisy\nscores; adds\nup updates\nthat it\ncannot read\n\nno records,\nno key,\nno model"
+    axis.text(5.62, 3.02, seen, ha="center", va="center", linespacing=1.25)
+    steps = (
+        (4.31, "1  a few predictions per group,", "with noise", True),
+        (3.55, "2  all of them pooled:", "one witness for everyone", False),
+        (2.79, "3  each client trains: loss + λ · witness;", "clips; adds noise", None),
+        (2.03, "4  encrypted updates;", "clients open only the sum", True),
+    )
+    for height, first, second, to_server in steps:
+        axis.text(3.25, height + 0.25, f"{first}\n{second}", ha="center", va="center", linespacing=1.25)
+        if to_server is not None:
+            ends = ((1.7, height - 0.08), (4.8, height - 0.08))
+            start, end = ends if to_server else ends[::-1]
+            axis.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": BLACK, "linewidth": 1.2})
+    _box(axis, (0.1, 0.12, 6.2, 1.16), GREEN)
+    axis.text(0.2, 1.04, "ledger", fontweight="bold", va="center")
+    priced = (
+        "Every number that leaves a client has a price here before it is made.\n"
+        "The run ends with its ε and what that covers."
+    )
+    axis.text(0.2, 0.54, priced, va="center", linespacing=1.35)
+    return figure
+
+
+def _box(axis: Axes, place: tuple[float, float, float, float], colour: str) -> None:
+    """A rounded box with a pale filling at (left, bottom, width, height)."""
+    left, bottom, width, height = place
+    style = {"boxstyle": "round,pad=0,rounding_size=0.08", "edgecolor": colour, "linewidth": 1.4}
+    axis.add_patch(FancyBboxPatch((left, bottom), width, height, facecolor=f"{colour}18", **style))
 
 
 def simpson() -> Figure:
@@ -158,6 +203,7 @@ def gaussian_right(epsilon: float, delta: float = DELTA) -> float:
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "one_round.svg": one_round,
     "local_and_global.svg": simpson,
     "kernel_noise.svg": kernel_noise,
     "guessing.svg": guessing,

@@ -24,11 +24,12 @@ KEYS = {
     "fairness.lambda": "Strength of the fairness penalty: loss + λ · MMD². 0 does nothing.",
     "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
     "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
-    "fairness.tracker": "What clients share so that everybody can follow the groups' scores.",
+    "fairness.tracker": "What clients share about the groups' scores: noisy scores of some records (`samples`), or one "
+    "noisy vector of features of all of them ([`embedding`](../embedding.md)).",
     "fairness.features": "Features of a score that the [embedding tracker](../embedding.md) shares; unless given, as "
     "many as the kernel needs.",
     "fairness.samples": "Scores shared per group and round, by all clients together.",
-    "fairness.quotas": "How they are divided among clients: by a draw (unbiased), or always in proportion.",
+    "fairness.quotas": "How shared scores are divided among clients: by a draw (unbiased), or always in proportion.",
     "federation.method": "`mmd_fedavg` tracks global fairness (the paper's method). `fedavg`: no fairness. "
     "`centralized`: all records in one place, for comparison, in as many steps as the largest client takes. The others "
     "are published baselines.",
@@ -42,7 +43,7 @@ KEYS = {
     "federation.average_last": "The result is the mean of the models of this share of the rounds, the last ones. "
     "Averages noise out and costs no privacy. 0: the last model.",
     "federation.server_learning_rate": "Step of the server's optimizer; by default that of its authors.",
-    "federation.clients_per_round": "So many clients train in a round; by default all.",
+    "federation.clients_per_round": "How many clients train in a round; by default all.",
     "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
     "stable for a large λ. Not with DP-SGD.",
     "federation.lagged_scores": "Scores under the model of the round before: one exchange a round instead of two.",
@@ -58,8 +59,8 @@ KEYS = {
     "but for synthetic data.",
     "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
     "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
-    "replacing a record, which is dearer.",
-    "privacy.predictions": "Noise on shared scores. `none` is legal, and the statement says ε = ∞.",
+    "replacing a record, which costs more.",
+    "privacy.predictions": "Noise on shared scores. `none` is allowed, and the statement then says ε = ∞.",
     "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus. `client_level`: whole updates are clipped, "
     "and [whole data holders](../howto/client-level.md) are protected.",
     "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget.",
@@ -73,19 +74,19 @@ KEYS = {
     "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",
     "privacy.distributed_noise": "Under encryption, for the embedding tracker and for client-level updates: every "
     "client adds a share of the noise; the sum has all of it.",
-    "privacy.smallest_cohort": "With noise in shares: no sum of fewer clients is opened. Unless given, all clients (at "
-    "client level all that train in a round).",
-    "privacy.evaluation_share": "The same for the evaluation.",
+    "privacy.smallest_cohort": "With distributed noise: no sum of fewer clients is opened. Unless given, all clients "
+    "(at client level all that train in a round).",
+    "privacy.evaluation_share": "How much of ε the evaluation may cost by itself.",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
     "privacy.local_steps": "DP-SGD: steps a round. Default: `local_epochs` / sampling rate.",
     "privacy.prediction_rate": "How likely a record's score is shared in a round.",
     "privacy.max_grad_norm": "Every record's gradient is clipped to this norm.",
-    "privacy.max_update_norm": "At client level: a client's change of all parameters in a round is cut to this length.",
+    "privacy.max_update_norm": "At client level: a client's whole update of a round is clipped to this norm.",
     "privacy.score_range": "To clip scores that have no range of their own, such as losses.",
-    "privacy.kernel_correction": "`deconvolve` takes the noise off the kernel, on average: the penalty you asked for, "
+    "privacy.kernel_correction": "`deconvolve` removes the effect of the noise on average: the penalty you asked for, "
     "at more variance. Not every kernel allows it.",
-    "privacy.min_count": "Clients and groups with a smaller released count are left out.",
+    "privacy.min_count": "Clients and groups with a smaller released count are dropped.",
     "privacy.retries": "Releases a client may repeat because a crash lost them. Part of the plan, and paid for.",
     "privacy.dataset": "The name under which the ledger keeps the data's budget. Default: the name of the data file.",
     "aggregation.scheme": "`bfv`: exact encrypted sums; `ckks`: approximate ones, flooded with noise; `plain`: the "
@@ -102,10 +103,10 @@ KEYS = {
     "run.engine": "`local`: one client after the other. `stacked`: many clients and runs in one program. `flower`: "
     "real processes, on this machine as a trial. `flower-simulation`: Flower's own simulation.",
     "run.clients": "Flower: the data holders' names, in their order. Part of the plan.",
-    "run.min_clients": "Flower: so many must be there to begin, and train in every round. Default: all to begin, "
-    "then at least one.",
-    "run.wait": "Flower: so many seconds for them to come. Then the run stops, and can be continued.",
-    "run.deadline": "Flower: so many seconds for an answer. Who is later is left out of the round.",
-    "run.dtype": "Numbers of the model.",
+    "run.min_clients": "Flower: how many clients must be there to begin, and train in every round. Default: all to "
+    "begin, then at least one.",
+    "run.wait": "Flower: how many seconds to wait for them. Then the run stops, and can be continued.",
+    "run.deadline": "Flower: how many seconds a client has to reply. Later clients are dropped from the round.",
+    "run.dtype": "Floating-point type of the model.",
     "run.evaluate_every": "Rounds between two lines of the history.",
 }

@@ -58,7 +58,7 @@ class Command:
 
 
 def pages() -> list[Path]:
-    """Every page that is written by hand, except the reports of the paper's experiments, which are results."""
+    """Every page, except the reports of the paper's experiments, which are results."""
     return sorted(path for path in DOCS.rglob("*.md") if "paper" not in path.relative_to(DOCS).parts)
 
 

@@ -36,7 +36,13 @@ def _commands(command: click.Command, name: str) -> list[tuple[str, click.Comman
     return [leaf for word, child in children.items() for leaf in _commands(child, f"{name} {word}")]
 
 
-def test_every_command_and_option_is_told(generators: None) -> None:
+def test_committed_pages_are_those_that_the_program_makes(generators: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name, make in importlib.import_module("pages").PAGES.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == make(), f"{name}: run python docs/generate/pages.py"
+
+
+def test_every_command_and_option_is_described(generators: None) -> None:
     text = importlib.import_module("cli_page").cli_page()
     commands = _commands(typer.main.get_command(app), "privfair")
     assert len(commands) >= 14
@@ -51,7 +57,7 @@ def test_every_command_and_option_is_told(generators: None) -> None:
                 assert str(parameter.help) in row
 
 
-def test_every_key_is_told_with_its_default_and_a_meaning(generators: None) -> None:
+def test_every_key_is_described_with_its_default_and_a_meaning(generators: None) -> None:
     page = importlib.import_module("configuration_page")
     text = page.configuration_page()
     for section, table in Config().model_dump(by_alias=True).items():
