@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from accountant.bounds import BoundsDisagree, Spent, delta_of, spent
     from accountant.budget import Budget, BudgetExceeded
     from accountant.calibration import Calibration, Channel, calibrate, calibrate_release
-    from accountant.errors import InputError
+    from accountant.errors import InputError, LedgerBroken
     from accountant.events import (
         Adjacency,
         Composed,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
         canonical_json,
     )
     from accountant.interop import from_dp_event, from_dp_json, from_flower, from_opacus
-    from accountant.ledger.chain import LedgerBroken
     from accountant.ledger.ledger import Ledger
     from accountant.ledger.outbox import Reservation, TokenAlreadyUsed
     from accountant.ledger.signing import OwnerKey

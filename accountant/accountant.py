@@ -118,7 +118,7 @@ class Accountant:
         return {number: self.epsilon(delta, method, client=client, up_to_round=number) for number in rounds}
 
     def spent_on_changing_group(self, client: str, old: str, new: str, delta: float = 1e-5) -> Spent:
-        """What tells apart two datasets in which one person of a client is in another group (RDP).
+        """What distinguishes two datasets in which one person of a client is in another group (RDP).
 
         The old group's releases see a removal and the new group's an addition: both compose. A group that nothing
         was released about may be either. Releases over everybody, and over the person's groups of other attributes,

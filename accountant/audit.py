@@ -1,34 +1,56 @@
-"""How a dataset's spending grew: ε so far, and what was left of its budget, at points along the ledger."""
+"""An audit: is the ledger intact, and what has been spent on each dataset, by whom, through which channel?
+
+Everything is derived from the chained rows in one pass: `AuditScan` folds them, as they stream past, into counts of
+equal events. Rows of totals are only compared with what the rows add up to.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain as chained
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection
 
-from accountant.audit_scan import AuditScan, BudgetChange, Segment, view
-from accountant.budget import Budget
-from accountant.budget import require_budget_delta as require_delta
+from accountant.budget import Budget, require_budget_delta
 from accountant.conversion import epsilon_from_rdp
-from accountant.errors import InputError
-from accountant.events import Adjacency, Neighbouring, Unit
+from accountant.errors import InputError, LedgerBroken
+from accountant.events import Adjacency, Neighbouring, NeighbouringMismatch, NotPrivate, Unit, canonical_json
 from accountant.ledger import chain, outbox
-from accountant.ledger import datasets as books
-from accountant.ledger.chain import ChainCheck, Head, LedgerBroken, Problem, Rows
-from accountant.ledger.datasets import DatasetState
+from accountant.ledger.chain import ChainCheck, Head, Problem, Rows
+from accountant.ledger.datasets import (
+    BUDGET,
+    DATASET,
+    LEDGER,
+    RESTORED,
+    TOTALS,
+    TRUSTED,
+    DatasetState,
+    event_of,
+    read_states,
+)
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import Seen
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch
 from accountant.ledger.totals import SAME, Position, derive_totals, older
 from accountant.rdp import DEFAULT_ORDERS, Array
-from accountant.spending import Payer, Source, add_up, folded, worst_record
+from accountant.spending import SPEND, Payer, Source, add_up, attribute_of, folded, payer_of, worst_record
 from accountant.worst_case import Epsilon, Releases, WorstCase, clients, sum_of_curves
+
+DEFAULT_DELTA = 1e-5
+BURN_DOWN_POINTS = 100
+NOT_PRIVATE = canonical_json(NotPrivate())
+# Rows whose source was deleted: nobody knows what they released.
+UNKNOWN = Source("(unknown)", "", "", "", "", NOT_PRIVATE)
+_KIND, _SOURCE_AND_COUNT = itemgetter(1), itemgetter(6, 4)
 
 
 @dataclass(frozen=True)
@@ -40,51 +62,14 @@ class Point:
     left: float | None
 
 
-def burn_down(dataset: str, segments: Sequence[Segment], changes: Sequence[BudgetChange], delta: float) -> list[Point]:
-    """One point per stretch of the ledger in which the dataset or its budget appears."""
-    points: list[Point] = []
-    curves: dict[Payer, Array] = {}
-    spent: dict[Payer, float] = {}
-    previous = ""
-    for segment in segments:
-        new = view(segment.counts, dataset=dataset)
-        changed = any(previous < change.at <= segment.at for change in changes)
-        previous = segment.at
-        if not new and not changed:
-            continue
-        for payer, costs in new.items():
-            curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs, DEFAULT_ORDERS)
-            if changes:
-                # The order never changes after a release, so that of the last budget serves for the time before it too.
-                cost = (changes[-1].budget.cost(event, count) for event, count in costs.items())
-                spent[payer] = add_up(spent.get(payer, 0.0), *cost)
-        in_force = [change.budget for change in changes if change.at <= segment.at]
-        left = budget_left(in_force[-1], worst_record(spent)[0]) if in_force else None
-        points.append(Point(segment.at, _worst_epsilon(curves, delta), left))
-    return points
+@dataclass(frozen=True)
+class BudgetChange:
+    """Who set which budget, when and why."""
 
-
-def _worst_epsilon(curves: dict[Payer, Array], delta: float) -> float:
-    """ε of the worst record, for a figure: from the largest RDP of any record at each order of the grid.
-
-    Where two records' curves cross this is a little above both; it is never below either.
-    """
-    totals = [client.largest(curves.__getitem__, len(DEFAULT_ORDERS)) for client in clients(curves)]
-    return epsilon_from_rdp(DEFAULT_ORDERS, np.max(totals, axis=0), delta)[0]
-
-
-def budget_left(budget: Budget, spent: float) -> float:
-    """The share of the budget that is left: 1 when untouched, 0 when used up, below 0 when exceeded."""
-    return -math.inf if math.isinf(spent) else 1.0 - spent / budget.capacity
-
-
-# ---- An audit: are the books intact, and what has been spent on each dataset, by whom, through which channel?
-#
-# Everything is derived from the chained rows in one pass; rows of totals are only compared with what it adds up to.
-
-
-DEFAULT_DELTA = 1e-5
-BURN_DOWN_POINTS = 100
+    at: str
+    actor: str
+    reason: str
+    budget: Budget
 
 
 @dataclass(frozen=True)
@@ -164,12 +149,12 @@ class AuditReport:
 
     @property
     def verified(self) -> bool:
-        """Whether the books are intact."""
+        """Whether the ledger is intact."""
         return self.problems_found == 0
 
     @property
     def fine(self) -> bool:
-        """Whether the books are intact and every budget is kept."""
+        """Whether the ledger is intact and every budget is kept."""
         return self.verified and not any(dataset.exceeded for dataset in self.datasets)
 
 
@@ -241,7 +226,7 @@ def _dataset(
     counts = {source: count for source, count in all_counts.items() if source.dataset == state.name}
     budget = state.budget
     chosen = delta if delta is not None else budget.delta if budget else DEFAULT_DELTA
-    require_delta(chosen, budget.people if budget else None)
+    require_budget_delta(chosen, budget.people if budget else None)
     worst_case = WorstCase(chosen, with_pld=pld)
     whole = view(counts)
 
@@ -255,7 +240,7 @@ def _dataset(
             elif column == "group":
                 found = worst_case.of_worst(whole, group=name)
             elif column == "run" and run_deltas.get(name, chosen) != chosen:
-                own_delta = require_delta(run_deltas[name])
+                own_delta = require_budget_delta(run_deltas[name])
                 found = WorstCase(own_delta, with_pld=pld).of_worst(view(chosen_counts))
                 result.append(Line(name, sum(chosen_counts.values()), None if state.simulation else found, own_delta))
                 continue
@@ -297,9 +282,9 @@ def _changing(state: DatasetState, whole: Releases, worst_case: WorstCase) -> tu
         return ()
     groups = {group for _, group in whole if group}
     result = []
-    for attribute in sorted({group.partition("=")[0] for group in groups}):
+    for attribute in sorted({attribute_of(group) for group in groups}):
         releases = sum(sum(counts.values()) for (_, group), counts in whole.items()
-                       if group.partition("=")[0] == attribute)  # fmt: skip
+                       if attribute_of(group) == attribute)  # fmt: skip
         result.append(Line(attribute, releases, Epsilon(worst_case.on_change(whole, attribute).epsilon)))
     return tuple(result)
 
@@ -339,15 +324,15 @@ def _renamed(sources: dict[int, Source], names: dict[str, str]) -> dict[int, Sou
 
 
 def _last_budgets(sources: dict[int, Source], connection: Connection) -> dict[str, Budget]:
-    """Every dataset's newest budget, at whose order all is added up; the pass tells whether its row is intact."""
+    """Every dataset's newest budget, at whose order all is added up; the scan finds out whether its row is intact."""
     found: dict[str, Budget] = {}
-    for (number,) in fetch(connection, "SELECT source FROM entries WHERE kind = ? ORDER BY sequence", books.BUDGET):
+    for (number,) in fetch(connection, "SELECT source FROM entries WHERE kind = ? ORDER BY sequence", BUDGET):
         source = sources.get(number)
         try:
             if source is not None:
                 found[folded(source.dataset)] = Budget.from_json(json.dumps(json.loads(source.body)["budget"]))
         except (KeyError, TypeError, ValueError):
-            continue  # reported by the tally
+            continue  # reported by the scan
     return found
 
 
@@ -365,7 +350,7 @@ def _compare_caches(connection: Connection, scan: AuditScan, merged: Collection[
     merged: datasets with several spellings, for which older versions kept several rows.
     """
     try:
-        cached = {state.name: state for state in books.read_states(connection)}
+        cached = {state.name: state for state in read_states(connection)}
     except LedgerBroken as error:
         scan.check.report(0, f"what is kept about the datasets cannot be read: {error}")
         return
@@ -375,10 +360,10 @@ def _compare_caches(connection: Connection, scan: AuditScan, merged: Collection[
 
 
 def _require_its_key(ledger: Ledger, key: OwnerKey) -> None:
-    """Nothing, if the ledger says that it is signed with this key, or says so in a row that does not hold.
+    """Raise `InputError` if the ledger was created with another key, or with none.
 
     Row 1 names the key. If it is as it was written, and by another key or none, the key is the wrong one; else the
-    audit goes on, and tells what was changed.
+    audit goes on, and reports what was changed.
     """
     if key.key_id == ledger.signed_by:
         return
@@ -401,3 +386,184 @@ def _signatures(ledger: Ledger, key: OwnerKey | None) -> str:
     if not ledger.signed_by:
         return "none"
     return f"checked with key {key.key_id}" if key else f"by key {ledger.signed_by}, not checked: no key given"
+
+
+@dataclass
+class Segment:
+    """The releases between two points of the burn-down."""
+
+    starts: int
+    at: str
+    numbers: dict[int, int] = field(default_factory=dict)
+    counts: dict[Source, int] = field(default_factory=dict)
+
+
+@dataclass
+class AuditScan:
+    """Counts of identical releases, and what the other rows settle about datasets."""
+
+    check: ChainCheck
+    sources: Mapping[int, Source]
+    segment_rows: int = 10_000
+    segments: list[Segment] = field(default_factory=list)
+    states: dict[str, DatasetState] = field(default_factory=dict)
+    budgets: dict[str, list[BudgetChange]] = field(default_factory=dict)
+    # Sources of earlier rows in a batch that also settles something; all others are in the segments.
+    _released: set[int] = field(default_factory=set)
+
+    def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Count one batch of rows."""
+        numbers = self._segment(rows[-1]).numbers
+        spends = rows
+        if set(map(_KIND, rows)) != {SPEND}:
+            spends = [row for row in rows if row[1] == SPEND]
+            for row in rows:
+                if row[1] != SPEND:
+                    self._settle(row[0], row[1], row[2], self.sources.get(row[6], UNKNOWN))
+                else:
+                    self._released.add(row[6])
+        for (number, count), times in Counter(map(_SOURCE_AND_COUNT, spends)).items():
+            if count < 1:
+                self.check.report(0, f"rows {[row[0] for row in spends if row[4] == count]} count {count} releases")
+            numbers[number] = numbers.get(number, 0) + max(1, count) * times
+
+    def _segment(self, newest: tuple[Any, ...]) -> Segment:
+        """The segment the batch belongs to; a new one when the last is long enough."""
+        if not self.segments or newest[0] - self.segments[-1].starts > self.segment_rows:
+            self.segments.append(Segment(newest[0], newest[2]))
+        self.segments[-1].at = newest[2]
+        return self.segments[-1]
+
+    def totals(self) -> dict[Source, int]:
+        """How often each release happened, over all segments."""
+        total: Counter[Source] = Counter()
+        for segment in self.segments:
+            total.update(segment.counts)
+        return dict(total)
+
+    def close(self) -> None:
+        """After the last row: replace what cannot be accounted for by "not private", and say so."""
+        for segment in self.segments:
+            for number, count in segment.numbers.items():
+                source = self.sources.get(number, UNKNOWN)
+                segment.counts[source] = segment.counts.get(source, 0) + count
+        unreadable = self._unreadable({source.body for segment in self.segments for source in segment.counts})
+        mixed = self._settle_neighbours()
+        for segment in self.segments:
+            for source in list(segment.counts):
+                if source.body in unreadable or source.dataset in mixed:
+                    spoiled = source._replace(body=NOT_PRIVATE)
+                    segment.counts[spoiled] = segment.counts.get(spoiled, 0) + segment.counts.pop(source)
+
+    def _unreadable(self, bodies: Iterable[str]) -> set[str]:
+        unreadable = set()
+        for body in bodies:
+            try:
+                event_of(body)
+            except (ValueError, TypeError) as error:  # InputError and JSONDecodeError are ValueErrors
+                self.check.report(0, f"an event cannot be read and counts as not private: {error}")
+                unreadable.add(body)
+        return unreadable
+
+    def _settle_neighbours(self) -> set[str]:
+        mixed = set()
+        for dataset, body in sorted({(s.dataset, s.body) for segment in self.segments for s in segment.counts}):
+            state = self.states.get(dataset, DatasetState(dataset))
+            self.states[dataset] = state
+            try:
+                self.states[dataset] = state.keeping(event_of(body).neighbouring)
+            except NeighbouringMismatch as error:
+                self.check.report(0, f"dataset {dataset!r} mixes adjacencies and counts as not private: {error}")
+                mixed.add(dataset)
+            except (ValueError, TypeError):
+                continue  # reported by _unreadable
+        return mixed
+
+    def _settle(self, sequence: int, kind: str, at: str, source: Source) -> None:
+        dataset, body = source.dataset, source.body
+        before = self.states.get(dataset, DatasetState(dataset))
+        try:
+            said = json.loads(body)
+            if (kind == LEDGER and sequence == 1) or kind in (TOTALS, TRUSTED, RESTORED):
+                return
+            if kind == DATASET:
+                simulation, fingerprint = bool(said["simulation"]), str(said["fingerprint"])
+                if simulation and not before.simulation and self._known(dataset):
+                    self.check.report(
+                        sequence, f"makes dataset {dataset!r} a simulation after it was used as real data"
+                    )
+                    simulation = False
+                self.states[dataset] = replace(before, simulation=simulation, fingerprint=fingerprint)
+            elif kind == BUDGET:
+                budget = self._budget(sequence, said["budget"])
+                change = BudgetChange(at, str(said["actor"]), str(said["reason"]), budget)
+                self.budgets.setdefault(dataset, []).append(change)
+                self.states[dataset] = replace(before.keeping(budget.neighbouring), budget=budget)
+            else:
+                self.check.report(sequence, f"is of unknown kind {kind!r}")
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            self.check.report(sequence, f"says nothing that can be read: {error}")
+
+    def _known(self, dataset: str) -> bool:
+        """Whether an earlier row is about the dataset."""
+        released = chained((self._released,), (segment.numbers for segment in self.segments))
+        numbers = {number for several in released for number in several}
+        return dataset in self.states or any(self.sources.get(n, UNKNOWN).dataset == dataset for n in numbers)
+
+    def _budget(self, sequence: int, said: dict[str, Any]) -> Budget:
+        """The budget a row sets. One that states too large a capacity is reported, and held to its own (ε, δ)."""
+        try:
+            return Budget.from_json(json.dumps(said))
+        except InputError as error:
+            if error.name != "capacity":
+                raise
+            self.check.report(sequence, f"sets a budget that allows more than it says: {error}")
+            return Budget.from_json(json.dumps({**said, "capacity": 0.0}))
+
+
+def view(counts: Mapping[Source, int], **only: str) -> Releases:
+    """How often each payer made each release, of those that agree with `only` (for instance run="r1")."""
+    result: Releases = {}
+    for source, count in counts.items():
+        if all(getattr(source, name) == value for name, value in only.items()):
+            event = event_of(source.body)
+            result.setdefault(payer_of(source.client, source.group, event), Counter())[event] += count
+    return result
+
+
+def burn_down(dataset: str, segments: Sequence[Segment], changes: Sequence[BudgetChange], delta: float) -> list[Point]:
+    """One point per stretch of the ledger in which the dataset or its budget appears."""
+    points: list[Point] = []
+    curves: dict[Payer, Array] = {}
+    spent: dict[Payer, float] = {}
+    previous = ""
+    for segment in segments:
+        new = view(segment.counts, dataset=dataset)
+        changed = any(previous < change.at <= segment.at for change in changes)
+        previous = segment.at
+        if not new and not changed:
+            continue
+        for payer, costs in new.items():
+            curves[payer] = curves.get(payer, 0.0) + sum_of_curves(costs, DEFAULT_ORDERS)
+            if changes:
+                # The order never changes after a release, so that of the last budget serves for the time before it too.
+                cost = (changes[-1].budget.cost(event, count) for event, count in costs.items())
+                spent[payer] = add_up(spent.get(payer, 0.0), *cost)
+        in_force = [change.budget for change in changes if change.at <= segment.at]
+        left = budget_left(in_force[-1], worst_record(spent)[0]) if in_force else None
+        points.append(Point(segment.at, _worst_epsilon(curves, delta), left))
+    return points
+
+
+def _worst_epsilon(curves: dict[Payer, Array], delta: float) -> float:
+    """ε of the worst record, for a figure: from the largest RDP of any record at each order of the grid.
+
+    Where two records' curves cross this is a little above both; it is never below either.
+    """
+    totals = [client.largest(curves.__getitem__, len(DEFAULT_ORDERS)) for client in clients(curves)]
+    return epsilon_from_rdp(DEFAULT_ORDERS, np.max(totals, axis=0), delta)[0]
+
+
+def budget_left(budget: Budget, spent: float) -> float:
+    """The share of the budget that is left: 1 when untouched, 0 when used up, below 0 when exceeded."""
+    return -math.inf if math.isinf(spent) else 1.0 - spent / budget.capacity

@@ -1,4 +1,8 @@
-"""The least noise for one release, from its exact δ: nothing is composed, so nothing is lost."""
+"""The least noise that meets a target (ε, δ): of one release, or of a planned run with several channels.
+
+Every answer is on the private side: the noise returned has been checked, and its ε is at most the target and within 1%
+of it. For one release it comes from the exact δ: nothing is composed, so nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,15 @@ from accountant.events import (
     OnGrid,
     PoissonSampled,
     Repeated,
+    map_parts,
 )
 from accountant.pld_profiles import grid_pairs
 from accountant.worst_case import costliest
 
 MARGIN = 1e-10  # divergences are computed to about 1e-13 of themselves
 TIGHTEST, LOOSEST = 1e-12, 1e12  # noise multipliers searched
+CLOSE = 0.995  # the search stops when epsilon is at least this much of the target
+SCALES = (1e-9, 1e15)
 
 
 def calibrate_release(event: Event, epsilon: float, delta: float = 1e-5) -> Event:
@@ -109,16 +116,6 @@ def _smallest(enough: Callable[[float], bool]) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-# ---- The least noise that meets a target (ε, δ): of one release, or of a planned run with several channels.
-#
-# Every answer is on the private side: the noise returned has been checked, and its ε is at most the target
-# and within 1% of it.
-
-
-CLOSE = 0.995  # the search stops when epsilon is at least this much of the target
-SCALES = (1e-9, 1e15)
 
 
 @dataclass(frozen=True)
@@ -263,37 +260,19 @@ def search_factor(epsilon_of: Callable[[float], float], target: float, delta: fl
     return enough
 
 
-@singledispatch
 def scale_noise(event: Event, factor: float) -> Event:
     """The event with its noise multiplied by the factor."""
-    raise InputError("event", "must have noise to scale", (event, factor))
 
+    def scaled(part: Event) -> Event:
+        if isinstance(part, Mechanism):
+            return replace(part, noise_scale=part.noise_scale * factor)
+        if isinstance(part, PoissonSampled | FixedSizeSampled):
+            return replace(part, event=replace(part.event, noise_scale=part.event.noise_scale * factor))
+        if isinstance(part, Nothing | NotPrivate):
+            return part
+        raise InputError("event", "must have noise to scale", (part, factor))
 
-@scale_noise.register
-def _scale_mechanism(event: Mechanism, factor: float) -> Mechanism:
-    return replace(event, noise_scale=event.noise_scale * factor)
-
-
-@scale_noise.register(PoissonSampled)
-@scale_noise.register(FixedSizeSampled)
-def _scale_sampled(event: PoissonSampled | FixedSizeSampled, factor: float) -> Event:
-    return replace(event, event=_scale_mechanism(event.event, factor))
-
-
-@scale_noise.register
-def _scale_composed(event: Composed, factor: float) -> Event:
-    return Composed(tuple(scale_noise(part, factor) for part in event.events))
-
-
-@scale_noise.register
-def _scale_repeated(event: Repeated, factor: float) -> Event:
-    return Repeated(scale_noise(event.event, factor), event.count)
-
-
-@scale_noise.register(Nothing)
-@scale_noise.register(NotPrivate)
-def _unscaled(event: Event, factor: float) -> Event:
-    return event
+    return map_parts(event, scaled)
 
 
 def noise_scale(event: Event) -> float:

@@ -1,17 +1,25 @@
-"""What counts as a neighbouring dataset: the adjacency and the unit it speaks of."""
+"""What was released: frozen, hashable events whose meaning never changes, with JSON in and out.
+
+An event is noise on a query (`Mechanism`), such noise on a sample, several events together, nothing at all, or
+something without noise. Each names the neighbouring datasets that its sensitivity is for: an adjacency and a unit.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import lru_cache, singledispatch
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from accountant.errors import InputError, require_finite, require_positive
+
+JSON_VERSION = 1
+MOST_REPEATS = 2**53  # whole numbers up to here are exact as floats
+KINDS: dict[str, type[Event]] = {}
 
 
 class Adjacency(StrEnum):
@@ -84,13 +92,6 @@ def common_neighbouring(found: Iterable[Neighbouring | None]) -> Neighbouring | 
             )
         common = neighbouring
     return common
-
-
-# ---- Single releases: noise on a query, nothing at all, or something without noise. Frozen, with JSON in and out.
-
-
-JSON_VERSION = 1
-KINDS: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -265,32 +266,6 @@ def event_from_body(data: Mapping[str, Any]) -> Event:
 def set_field(event: Event, name: str, value: object) -> None:
     """Set a field while the event is being constructed."""
     object.__setattr__(event, name, value)  # frozen to everybody but its own constructor
-
-
-# ---- What was released: frozen, hashable events whose meaning never changes, with JSON in and out.
-
-
-__all__ = [
-    "JSON_VERSION",
-    "Composed",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "Event",
-    "FixedSizeSampled",
-    "Gaussian",
-    "Laplace",
-    "Mechanism",
-    "NotPrivate",
-    "Nothing",
-    "OnGrid",
-    "PoissonSampled",
-    "Repeated",
-    "canonical_json",
-    "count_parts",
-]
-
-
-MOST_REPEATS = 2**53  # whole numbers up to here are exact as floats
 
 
 @dataclass(frozen=True)
@@ -503,55 +478,43 @@ def _require_count(name: str, value: int, remedy: str = "") -> int:
     return int(value)
 
 
-# ---- What an add-or-remove release costs between datasets in which one record was exchanged for another.
+def map_parts(event: Event, change: Callable[[Event], Event]) -> Event:
+    """The same event with every indivisible release in it changed."""
+    if isinstance(event, Composed):
+        return Composed(tuple(map_parts(part, change) for part in event.events))
+    if isinstance(event, Repeated):
+        return Repeated(map_parts(event.event, change), event.count)
+    return change(event)
 
 
-@singledispatch
 def as_replaced(event: Event) -> Event:
     """The same release under replace-one.
 
     A replacement is a removal followed by an addition, so it moves the query by at most twice the
     add-or-remove sensitivity; and a record's presence moves it by that sensitivity itself.
     """
-    raise InputError("event", "must be an add-or-remove release", event)
+    return map_parts(event, _replaced)
+
+
+def _replaced(part: Event) -> Event:
+    if isinstance(part, Nothing | NotPrivate):
+        return part
+    if isinstance(part, Mechanism):
+        if part.adjacency is Adjacency.REPLACE_ONE:
+            return part
+        return replace(part, sensitivity=2 * part.sensitivity, adjacency=Adjacency.REPLACE_ONE)
+    if isinstance(part, PoissonSampled):
+        inner = part.event
+        if inner.adjacency is Adjacency.REPLACE_ONE:
+            return part
+        doubled = replace(inner, sensitivity=2 * inner.sensitivity, adjacency=Adjacency.REPLACE_ONE)
+        return PoissonSampled(part.rate, doubled, float(inner.sensitivity))
+    raise InputError("event", "must be an add-or-remove release", part)
 
 
 def all_replaced(counts: Mapping[Event, int]) -> Counter[Event]:
-    """The same for counted releases."""
+    """Counted releases under replace-one."""
     total: Counter[Event] = Counter()
     for event, count in counts.items():
         total[as_replaced(event)] += count
     return total
-
-
-@as_replaced.register
-def _mechanism(event: Mechanism) -> Event:
-    if event.adjacency is Adjacency.REPLACE_ONE:
-        return event
-    return replace(event, sensitivity=2 * event.sensitivity, adjacency=Adjacency.REPLACE_ONE)
-
-
-@as_replaced.register
-def _poisson_sampled(event: PoissonSampled) -> Event:
-    if event.event.adjacency is Adjacency.REPLACE_ONE:
-        return event
-    doubled = as_replaced(event.event)
-    if not isinstance(doubled, Mechanism):
-        raise InputError("event", "must be a sampled mechanism", event)
-    return PoissonSampled(event.rate, doubled, float(event.event.sensitivity))
-
-
-@as_replaced.register
-def _composed(event: Composed) -> Event:
-    return Composed(tuple(as_replaced(part) for part in event.events))
-
-
-@as_replaced.register
-def _repeated(event: Repeated) -> Event:
-    return Repeated(as_replaced(event.event), event.count)
-
-
-@as_replaced.register(Nothing)
-@as_replaced.register(NotPrivate)
-def _same(event: Event) -> Event:
-    return event

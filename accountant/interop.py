@@ -76,40 +76,6 @@ def from_dp_json(
     return read(data, adjacency, unit)
 
 
-def to_dp_event(event: Event) -> Any:
-    """The dp-accounting DpEvent for an event, where one exists; `InputError` otherwise.
-
-    Read it under the event's own adjacency: dp-accounting's events do not carry one.
-    """
-    from dp_accounting import dp_event
-
-    if isinstance(event, Composed):
-        return dp_event.ComposedDpEvent([to_dp_event(part) for part in event.events])
-    if isinstance(event, Repeated):
-        return dp_event.SelfComposedDpEvent(to_dp_event(event.event), event.count)
-    if isinstance(event, PoissonSampled):
-        clipped = event.event.sensitivity / _times(event.event.adjacency)
-        if event.presence != clipped and event.event.adjacency is Adjacency.REPLACE_ONE:
-            remedy = "dp-accounting takes presence to move the query half as far as replacement does."
-            raise InputError("presence_sensitivity", f"must be {clipped}", event.presence, remedy)
-        return dp_event.PoissonSampledDpEvent(event.rate, to_dp_event(event.event))
-    if isinstance(event, FixedSizeSampled):
-        inner = to_dp_event(event.event)
-        return dp_event.SampledWithoutReplacementDpEvent(event.population, event.sample_size, inner)
-    if isinstance(event, Gaussian | Laplace):
-        multiplier = event.noise_multiplier * _times(event.adjacency)
-        known = dp_event.GaussianDpEvent if isinstance(event, Gaussian) else dp_event.LaplaceDpEvent
-        return known(multiplier)
-    if isinstance(event, DiscreteLaplace) and event.sensitivity % _times(event.adjacency) == 0:
-        sensitivity = event.sensitivity // _times(event.adjacency)
-        return dp_event.DiscreteLaplaceDpEvent(1.0 / event.noise_scale, sensitivity)
-    if isinstance(event, Nothing):
-        return dp_event.NoOpDpEvent()
-    if isinstance(event, NotPrivate):
-        return dp_event.NonPrivateDpEvent()
-    raise InputError("event", "must be of a kind that dp-accounting has", event)
-
-
 def from_opacus(state: Mapping[str, Any], *, poisson_sampling: bool = True) -> Event:
     """What an Opacus accountant's `state_dict()` has spent: Poisson-sampled Gaussian steps, add-or-remove, record.
 

@@ -105,9 +105,8 @@ def _repeated(part: Event, count: int, interval: float) -> Pld:
     single = _single(part, interval)
     if count == 1:
         return single
-    with np.errstate(
-        over="ignore"
-    ):  # in bounds of where to cut tails off, of which those that are not finite are unused
+    # Overflow: in bounds of where to cut tails off, of which those that are not finite are unused.
+    with np.errstate(over="ignore"):
         return single.self_compose(count)
 
 
@@ -161,10 +160,17 @@ def _fixed_size(part: FixedSizeSampled, interval: float) -> Pld:
 
 def _from_curves(interval: float, removal: Curve, addition: Curve | None = None) -> Pld:
     """The distribution of these divergences; with one curve, of both directions alike."""
+    return _distribution(*(None if curve is None else _connect_dots(curve, interval) for curve in (removal, addition)))
+
+
+def _from_pairs(interval: float, removal: Pair, addition: Pair | None = None) -> Pld:
+    return _distribution(*(None if pair is None else _split_atoms(pair, interval) for pair in (removal, addition)))
+
+
+def _distribution(removal: Any, addition: Any) -> Pld:
     from dp_accounting.pld import privacy_loss_distribution
 
-    second = None if addition is None else _connect_dots(addition, interval)
-    return privacy_loss_distribution.PrivacyLossDistribution(_connect_dots(removal, interval), second)
+    return privacy_loss_distribution.PrivacyLossDistribution(removal, addition)
 
 
 def _connect_dots(curve: Curve, interval: float) -> Any:
@@ -175,13 +181,6 @@ def _connect_dots(curve: Curve, interval: float) -> Any:
     epsilons = np.arange(bottom, top + 1, dtype=np.float64) * interval
     deltas = np.clip(curve.delta(epsilons), SMALLEST, 1.0)
     return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, bottom, top, deltas)
-
-
-def _from_pairs(interval: float, removal: Pair, addition: Pair | None = None) -> Pld:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    second = None if addition is None else _split_atoms(addition, interval)
-    return privacy_loss_distribution.PrivacyLossDistribution(_split_atoms(removal, interval), second)
 
 
 def _split_atoms(pair: Pair, interval: float) -> Any:

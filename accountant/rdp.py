@@ -1,4 +1,14 @@
-"""Rényi moments of a pair of distributions given on nodes, accurate also when they are very close to 1."""
+"""Rényi differential privacy of events: a curve over orders that adds up under composition.
+
+From the bottom up: Rényi moments of a pair of distributions given on nodes (`log_moment`); the nodes on which an
+expectation over noise is a finite sum, with a proved bound on what the sum leaves out; mechanisms that are not sampled
+(`base_rdp`); sampled mechanisms, from their dominating pairs; and any event (`rdp`).
+
+All lengths of nodes are in units of the shift, how far one unit of the data moves the query: noise of multiplier z has
+scale z. Write N for the noise, N₊ and N₋ for the noise shifted either way, r = N₊/N. All noises here are symmetric with
+a log-concave density or mass, so the ratio of two shifts is monotone and a larger shift dominates a smaller one
+(threshold tests are most powerful, and their power grows with the shift).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +41,16 @@ Array = NDArray[np.float64]
 SERIES_TERMS = 14
 SERIES_RADIUS = 0.1
 MAX_CELLS = 500_000  # of orders times nodes held in memory at once
+# Every truncation and quadrature error below is at most exp(-ACCURACY), about 2e-35, of the moment itself.
+ACCURACY = 80.0
+TAIL = math.sqrt(2.0 * ACCURACY) + 1.0
+MAX_NODES = 50_000
+PANEL_POINTS = 32
+# A handful of correctly rounded operations err by less than this factor; it is added to be on the safe side.
+ROUND_UP = 1.0 + 1e-12
+# Sums of positive terms in double precision err by far less than this factor.
+SAMPLED_ROUND_UP = 1.0 + 1e-9
+SMALLEST = 1e-300  # so that a cost too small for a double is still not called nothing
 
 
 @dataclass(frozen=True)
@@ -39,10 +59,6 @@ class Pair:
 
     log_q: Array
     log_ratio: Array
-
-    def where(self, keep: NDArray[np.bool_]) -> Pair:
-        """The nodes to keep; masses unchanged."""
-        return Pair(self.log_q[keep], self.log_ratio[keep])
 
     def joined(self, other: Pair) -> Pair:
         """The nodes of both, as for a sum of two integrals."""
@@ -104,18 +120,6 @@ def _binomial_tail(excess: Array, orders: Array) -> Array:
         term = term * ((orders - k) / (k + 1.0)) * excess
         total += term
     return total
-
-
-# ---- Nodes on which an expectation over noise is a finite sum, with a proved bound on what the sum leaves out.
-#
-# All lengths are in units of the shift (how far one unit moves the query): noise of multiplier z has scale z.
-
-
-# Every truncation and quadrature error below is at most exp(-ACCURACY), about 2e-35, of the moment itself.
-ACCURACY = 80.0
-TAIL = math.sqrt(2.0 * ACCURACY) + 1.0
-MAX_NODES = 50_000
-PANEL_POINTS = 32
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,9 @@ def laplace_nodes(multiplier: float, order: float, both_shifts: bool) -> Nodes |
     low = -s if both_shifts else 0.0
     slope = 4.0 * order + 1.0 if both_shifts else 2.0 * order + 1.0
     half_width = min(0.4, 4.0 / slope)
-    pieces = [_panels(a, b, half_width) for a, b in ([(low, 0.0)] if both_shifts else []) + _halves(s)]
+    # [0, s] is cut in the middle, where the two densities cross, so that either half can be used alone.
+    parts = [(low, 0.0), (0.0, s / 2.0), (s / 2.0, s)][0 if both_shifts else 1 :]
+    pieces = [_panels(a, b, half_width) for a, b in parts]
     if any(piece is None for piece in pieces):
         return None
     found = [piece for piece in pieces if piece is not None]
@@ -233,12 +239,6 @@ def discrete_laplace_nodes(multiplier: float, grid: int, both_shifts: bool, limi
     log_mass[[0, -1]] = -decay * np.abs(k[[0, -1]]) - math.log1p(math.exp(-decay))  # half-lines: geometric sums
     plus = decay * (np.abs(k) - np.abs(k - grid))
     return Nodes(log_mass, plus, decay * (np.abs(k) - np.abs(k + grid)))
-
-
-def forget_nodes() -> None:
-    """Drop all remembered nodes."""
-    for remembered in (gaussian_nodes, gaussian_upper_nodes, laplace_nodes, discrete_laplace_nodes):
-        remembered.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -277,11 +277,6 @@ NODE_RULES: dict[type[Mechanism], NodeRule] = {
 }
 
 
-def _halves(s: float) -> list[tuple[float, float]]:
-    """[0, s] cut in the middle, where the two densities cross, so that either half can be used alone."""
-    return [(0.0, s / 2.0), (s / 2.0, s)]
-
-
 def _panels(low: float, high: float, half_width: float) -> tuple[Array, Array] | None:
     """Gauss-Legendre points and log weights on panels of at most this half width; None when too many.
 
@@ -303,13 +298,6 @@ def _panels(low: float, high: float, half_width: float) -> tuple[Array, Array] |
 def _legendre() -> tuple[Array, Array]:
     points, weights = np.polynomial.legendre.leggauss(PANEL_POINTS)
     return points, weights
-
-
-# ---- Rényi divergence of mechanisms that are not sampled.
-
-
-# A handful of correctly rounded operations err by less than this factor; it is added to be on the safe side.
-ROUND_UP = 1.0 + 1e-12
 
 
 @singledispatch
@@ -374,18 +362,6 @@ def _exp_less_linear(x: Array) -> Array:
     small = np.where(near, x, 0.0)
     series = small**2 * sum((small**k / math.factorial(k + 2) for k in range(1, 11)), np.full(x.shape, 0.5))
     return np.where(near, series, np.expm1(x) - x)
-
-
-# ---- Rényi divergence of sampled mechanisms, from their dominating pairs.
-#
-# Write N for the noise, N₊ and N₋ for the noise shifted by one unit's effect either way, r = N₊/N. All noises
-# here are symmetric with a log-concave density or mass, so the ratio of two shifts is monotone and a larger
-# shift dominates a smaller one (threshold tests are most powerful, and their power grows with the shift).
-
-
-# Sums of positive terms in double precision err by far less than this factor.
-SAMPLED_ROUND_UP = 1.0 + 1e-9
-SMALLEST = 1e-300  # so that a cost too small for a double is still not called nothing
 
 
 def poisson_add_or_remove(mechanism: Mechanism, rate: float, orders: Array) -> Array:
@@ -513,9 +489,6 @@ def _pure(mechanism: Mechanism) -> float:
     return float(base_rdp(mechanism, np.array([math.inf]))[0])
 
 
-# ---- Rényi differential privacy of events: a curve over orders that adds up under composition.
-
-
 def order_grid(low: float, high: float, per_octave: int) -> tuple[float, ...]:
     """Orders α with α − 1 spaced evenly in logarithm from `low` to `high`."""
     count = round(math.log2(high / low) * per_octave)
@@ -539,8 +512,8 @@ def rdp(event: Event, orders: Iterable[float] = DEFAULT_ORDERS) -> Array:
 
 def forget_curves() -> None:
     """Drop all remembered curves and nodes."""
-    _rdp.cache_clear()
-    forget_nodes()
+    for remembered in (_rdp, gaussian_nodes, gaussian_upper_nodes, laplace_nodes, discrete_laplace_nodes):
+        remembered.cache_clear()
 
 
 @lru_cache(maxsize=4096)

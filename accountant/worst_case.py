@@ -90,7 +90,7 @@ class WorstCase:
         return max(bounds, key=lambda one: one.epsilon)
 
     def on_change(self, releases: Releases, attribute: str, client: str = "") -> Spent:
-        """What tells apart datasets in which one record is in another group of the attribute; the worst, by RDP."""
+        """What distinguishes datasets in which one record is in another group of the attribute; the worst, by RDP."""
         replaced = {payer: all_replaced(events) for payer, events in releases.items()}
 
         def curve_of(one: Client) -> CurveOf:
@@ -113,7 +113,7 @@ class WorstCase:
         return Composed(tuple(Repeated(event, total[event]) for event in events))
 
     def _on_grid(self, event: Event) -> float:
-        """ε on a fixed grid of orders, whose parts are computed once for all compositions."""
+        """ε on a fixed grid of orders, a bound like the searched one; parts are computed once for all compositions."""
         return self._on_grid_of(lambda orders: rdp(event, orders))
 
     def _on_grid_of(self, curve: CurveOf) -> float:

@@ -32,7 +32,7 @@ from privfair.engines.batched.engine import Engine
 from privfair.fairness.tracking import SharedScores, equal_weights
 from privfair.federated.messages import Parameters, PrivateWork, Tracked, TrainRequest
 from privfair.runs.assembly import build
-from privfair.runs.batched import build_stacked, clients_of, run_stacked
+from privfair.runs.batched import build_stacked, run_stacked
 from privfair.runs.loop import run as run_rounds
 from privfair.sweeps import Grid, run_many
 from privfair.util import one_thread
@@ -207,7 +207,7 @@ def private() -> list[Result]:
                 {**config("compas", 1).as_tables(), **plain, "run": {**run_table, "seed": s}} for s in range(SEEDS)
             ]
             settings = [build(Config.build(t), federation) for t in tables for _ in range(STRENGTHS)]
-            asked = [(c, private_request(c, s.replica.parameters)) for s in settings for c in clients_of(s)]
+            asked = [(c, private_request(c, s.replica.parameters)) for s in settings for c in s.clients]
             engine = Engine([c for c, _ in asked], threads=THREADS)
             one = asked[: len(federation.clients)]
             respond(one[0][0], one[0][1])  # imports Opacus
@@ -215,8 +215,7 @@ def private() -> list[Result]:
             together = _one_thread(lambda: engine.replies(asked)) / len(settings)  # noqa: B023
             engine.close()
             for s in settings:
-                if s.private is not None:
-                    s.private.close()
+                s.close()
             kind = "seeded noise" if seeded else "the system's noise"
             print(f"  DP-SGD, {kind}: Opacus {alone * 1e3:.0f} ms, stacked {together * 1e3:.2f} ms a round of one run")
             name = f"COMPAS private sweep, stacked ({kind}): times faster than Opacus sequentially"

@@ -13,7 +13,7 @@ import torch
 
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Encoder
 from privfair.datasets.records import Federation
 from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion
@@ -103,8 +103,7 @@ def train(
             kept.remove()  # nothing was released and no round has ended: there is nothing to resume
         raise
     finally:
-        if simulation.private:
-            simulation.private.close()
+        simulation.close()
 
 
 def _engine(
@@ -123,10 +122,9 @@ def _engine(
 
 def _has_begun(directory: RunDirectory, simulation: Simulation) -> bool:
     """Whether there is anything to resume: a checkpoint, or a release in the ledger."""
-    private = simulation.private
     places = (directory.path, directory.path / "flower" / "server")
     return any((place / "checkpoint.npz").is_file() for place in places) or (
-        private is not None and bool(private.run_ledger.ledger.spends(run=private.run_ledger.run))
+        simulation.run_ledger is not None and bool(simulation.run_ledger.spends())
     )
 
 
@@ -193,8 +191,8 @@ def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
     if directory is not None:
         state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
         directory.write_results(metrics, outcome.history, state)
-    if simulation.private:
-        simulation.private.gateway.delivered()
+    if simulation.gateway is not None:
+        simulation.gateway.delivered()
     return Result(
         accuracy=metrics["accuracy"],
         unfairness=metrics["unfairness"],

@@ -15,7 +15,7 @@ from privfair.util import toml_value, why_unreadable
 
 # Large enough for every use, and small enough that a slip of the keyboard is refused before it fills the memory or the
 # numbers overflow: what is kept of a run grows with its rounds (rows of the history, of the forecast and of the
-# ledger), and the stacked engine lays out all minibatches and all noise of a client's steps of a round beforehand.
+# ledger), and the batched engine lays out all minibatches and all noise of a client's steps of a round beforehand.
 MOST_ROUNDS = 100_000
 MOST_EPOCHS = 10_000
 MOST_LOCAL_STEPS = 10_000
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """[data]: the dataset and its options (`privfair data list` tells them)."""
+    """[data]: the dataset and its options (`privfair data list` shows them)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -126,7 +126,7 @@ class PrivacyConfig(Section):
     predictions: Literal["gaussian", "laplace", "none"] = "gaussian"
     updates: Literal["dp_sgd", "client_level", "none"] = "dp_sgd"  # client_level: whole clients are protected
     evaluation: Literal["none", "laplace", "gaussian"] = "none"
-    # noise: by itself it makes the run private and its ε is told; with epsilon it is fixed and the rest is calibrated
+    # noise: alone it makes the run private and its ε is reported; with epsilon it is fixed and the rest is calibrated
     count_noise: float | None = Field(None, gt=0)  # scale, in records
     prediction_noise: float | None = Field(None, gt=0)  # scale, in units of the score; embedding: of one record's part
     noise_multiplier: float | None = Field(
@@ -154,7 +154,7 @@ class PrivacyConfig(Section):
     # under encryption: clients add shares of noise to sums of features and of whole updates, not all of it each
     distributed_noise: bool = False
     smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
-    min_count: int = Field(10, ge=1, le=MOST_RECORDS)  # clients and cells with a smaller released count are left out
+    min_count: int = Field(10, ge=1, le=MOST_RECORDS)  # clients and cells with a smaller released count are dropped
     retries: int = Field(
         1, ge=0, le=MOST_ROUNDS
     )  # releases a client may repeat because a crash lost them; part of the plan
@@ -198,10 +198,10 @@ class RunConfig(Section):
     out: str | None = None
     engine: Literal["local", "stacked", "flower", "flower-simulation"] = "local"
     clients: tuple[str, ...] | None = None  # Flower: the data holders' names, in their order; part of the plan
-    # Flower: so many must be there to begin, and train in every round; default: all to begin, then at least one
+    # Flower: how many must be there to begin, and train in every round; default: all to begin, then at least one
     min_clients: int | None = Field(None, ge=1)
-    wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: so many seconds for them to come; then the run stops
-    # Flower: so many seconds for an answer; who is later is left out of the round
+    wait: float = Field(120.0, gt=0, le=MOST_SECONDS)  # Flower: how many seconds to wait for them; then the run stops
+    # Flower: how many seconds a client has for an answer; clients that respond later are dropped from the round
     deadline: float = Field(600.0, gt=0, le=MOST_SECONDS)
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_every: int = Field(1, ge=1)
@@ -261,7 +261,7 @@ class Config(Section):
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""
         tables = self.model_dump(mode="json", by_alias=True)
-        if not self.privacy.enabled:  # keys that do nothing are not told
+        if not self.privacy.enabled:  # keys without effect are not written
             tables["privacy"] = self.privacy.model_dump(mode="json", exclude_unset=True)
         return {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
 

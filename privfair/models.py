@@ -1,4 +1,8 @@
-"""What the model's output means: probabilities and cross-entropy, or predictions in a range and squared error."""
+"""Models and what their outputs mean.
+
+Outputs become probabilities with cross-entropy, or predictions in a range with squared error. Models are logistic
+regression, multilayer perceptrons, or any `torch.nn.Module` of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -110,8 +114,7 @@ class TaskKind:
         return (0.0, 1.0) if kind == "prediction" else None
 
 
-# ---- Models: logistic regression, multilayer perceptrons, and any `torch.nn.Module` of the user's.
-
+# ---- Models.
 
 MOST_PARAMETERS = 10**8  # 400 MB as float32, of which every client and round makes copies
 
@@ -173,7 +176,7 @@ def _perceptron(features: int, hidden: Sequence[int]) -> nn.Module:
 
 
 def _made(name: str, features: int) -> Any:
-    """What a factory of the user's own makes; what it raises is told as an error of the configuration."""
+    """What a factory of the user's own makes; what it raises is reported as an error of the configuration."""
     factory = _factory(name)
     rule = "must name a factory that takes the number of features"
     with user_code("model.name", rule, name, f"It was called with {features}."):
@@ -181,7 +184,7 @@ def _made(name: str, features: int) -> Any:
 
 
 def _try_out(module: nn.Module, features: int, dtype: torch.dtype) -> None:
-    """Nothing, if a module of the user's own takes records of so many features; what it raises is told."""
+    """Raise unless a module of the user's own takes records with this number of features."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     with torch.no_grad(), user_code("model", f"must take {features} features for each of 2 records"):
@@ -206,7 +209,7 @@ def _linear_alone(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 class _LinearAlone(torch.autograd.Function):
-    """A linear layer in which each record's numbers depend on that record alone (see `record_arithmetic`).
+    """A linear layer in which each record's numbers depend on that record alone (see `per_record`).
 
     The gradients of weight and bias are not computed: Opacus' samplers make those of each record.
     """

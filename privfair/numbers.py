@@ -1,4 +1,4 @@
-"""Numbers as people read them. A privacy cost is never rounded down, and what is left of a budget never up."""
+"""Numbers as people read them. A privacy cost is never rounded down, a remaining budget never up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def number_cell(value: float | None, interval: Interval = None) -> Cell:
 
 
 def epsilon_cell(value: float | None, *, infinite: bool = False) -> Cell:
-    """An ε; None is "not told", or with `infinite` that there is no bound."""
+    """An ε; None means unknown or, with `infinite`, that there is no bound."""
     return Cell("∞" if value is None and infinite else shown(value), value)
 
 

@@ -1,4 +1,7 @@
-"""The array type that mathematics in this package speaks."""
+"""What every package uses: the array type, random streams, versions, TOML values, code of the user, safe files.
+
+Numpy and torch are imported only where they are needed, so that commands without arithmetic start at once.
+"""
 
 from __future__ import annotations
 
@@ -18,40 +21,50 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from accountant.errors import InputError
 
-FloatArray = NDArray[np.floating[Any]]  # float64 in practice; numpy's own polynomial functions promise no more
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from privfair.codec import FloatArray as FloatArray
 
 
-# ---- Random streams by name: the same seed and labels give the same numbers, whoever asks and in whatever order.
+def __getattr__(name: str) -> Any:
+    """`FloatArray`, made when the first module asks for it."""
+    if name != "FloatArray":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from privfair import codec
+
+    return codec.FloatArray
+
+
+# ---- Randomness and threads.
 
 
 def stream(seed: int, *labels: str | int) -> np.random.Generator:
     """The generator of this seed for this purpose, for example `stream(seed, "minibatches", round, client)`.
 
-    Streams of different labels are independent (numpy's SeedSequence with the labels as its spawn key), so clients
-    can run in any order or in parallel, and a resumed run needs no generator state.
+    The same seed and labels always give the same numbers. Streams of different labels are independent (numpy's
+    SeedSequence with the labels as its spawn key), so clients can run in any order or in parallel, and a resumed run
+    needs no generator state.
     """
+    import numpy as np
+
     key = tuple(zlib.crc32(label.encode()) if isinstance(label, str) else label for label in labels)
     return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
 
 
-# ---- How many threads an operation may take.
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small tensors are faster without threads, which would wait for each other in every operation.
+    """Use one thread for each operation: on small tensors threads only wait for each other.
 
-    It holds for the process: for torch in this thread and those begun within, and for BLAS, which the compiled training
-    calls, in all of them.
+    For torch this holds in this thread and those begun within it; for BLAS, which the compiled training calls, in the
+    whole process.
     """
-    import torch  # seconds to import
+    import torch
     from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
@@ -63,16 +76,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# ---- Which versions of what this is running on.
-
+# ---- Versions, and values written as TOML.
 
 PACKAGES = (
     "privfair", "torch", "opacus", "tenseal", "numba", "numpy", "pandas", "dp-accounting", "opendp", "sqlalchemy",
     "flwr", "ray", "pyarrow", "psycopg",
 )  # fmt: skip
 
-
-ARITHMETIC = ("privfair", "torch", "opacus", "numba", "numpy")  # what the last bits of a holder's numbers depend on
+ARITHMETIC = ("privfair", "torch", "opacus", "numba", "numpy")  # these decide the last bits of a holder's numbers
 
 
 def installed() -> dict[str, str | None]:
@@ -86,11 +97,8 @@ def installed() -> dict[str, str | None]:
     return found
 
 
-# ---- Values on the command line: TOML where it is TOML, a bare word otherwise. No heavy import behind it.
-
-
 def toml_value(text: str) -> Any:
-    """The value a text stands for: `0.5`, `true`, `[16]`, `"a b"`; anything else is itself."""
+    """The value of a text on the command line: `0.5`, `true`, `[16]`, `"a b"`; anything else is itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python reads
@@ -110,16 +118,16 @@ def why_unreadable(error: Exception) -> str:
     return "a name or number in it, or its path, is not possible"
 
 
-# ---- Code of the user's own that a configuration names: "package.module:name".
+# ---- Code of the user that a configuration names: "package.module:name".
 #
-# It may lie in the folder in which the command was started. No other code may: whoever can write a file into a folder
-# of data must not be able to run a program by naming it like a package, installed or not. So the folder is searched
-# for the module that a configuration names and for what modules found there import themselves, after everything
+# It may be in the folder in which the command was started. Other code there must not run: somebody who can write a file
+# into a folder of data must not be able to run a program by naming it like a package, installed or not. So this folder
+# is searched only for the module that a configuration names and for what such modules import, after everything
 # installed.
 
 
 class _OwnModules(MetaPathFinder):
-    """Finds modules in the current folder: those allowed by name, and those that a module found here asks for."""
+    """Finds modules in the current folder: those allowed by name, and those that such a module imports."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -142,7 +150,7 @@ class _OwnModules(MetaPathFinder):
         return found
 
     def _asked_by_one(self, frame: FrameType | None) -> bool:
-        """Whether the import statement that is being carried out stands in a module of the folder."""
+        """Whether the running import statement is in a module of the folder."""
         while frame is not None and _package(frame) in _IMPORTING:
             frame = frame.f_back
         return frame is not None and _package(frame) in self._names
@@ -166,12 +174,10 @@ def named_object(key: str, name: str, what: str) -> Any:
 
 @contextmanager
 def user_code(name: str, rule: str, found: str | None = None, remedy: str = "") -> Iterator[None]:
-    """Turn what code of the user's own raises into an `InputError` that tells the exception, its cause.
+    """Turn what code of the user raises into an `InputError` that names the exception.
 
-    It is what was found or, where `found` says that, the reason in the rule.
-
-    Such code may raise anything, so anything is caught, also `sys.exit()`, which would end the run without a word.
-    What it says as an `InputError` itself stays as it is.
+    The exception is the value found or, where `found` is given, part of the rule. User code may raise anything, so
+    everything is caught, also `sys.exit()`, which would end the run without a message. An `InputError` stays as it is.
     """
     try:
         yield
@@ -189,7 +195,7 @@ def reported(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
-# ---- Files that survive a crash: whole or not there (written aside, synced, then renamed), or growing at their end.
+# ---- Files that survive a crash: written beside their place, synced and renamed, or only appended to.
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -224,6 +230,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """As `write_bytes`, for named arrays."""
+    import numpy as np
+
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     write_bytes(path, buffer.getvalue())
@@ -231,29 +239,31 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """What `write_arrays` wrote."""
+    import numpy as np
+
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 
 class GrowingFile:
-    """A file that is only appended to, for what would otherwise be rewritten as a whole again and again.
+    """A file that is only appended to, for content that would otherwise be rewritten as a whole again and again.
 
-    How much of it counts is written down elsewhere, as `size` and `digest`, after an append. Whatever a crash left
-    behind that size is cut off by the next append.
+    After an append the caller stores `size` and `digest` elsewhere. The next append removes what a crash left behind
+    that size.
     """
 
     def __init__(self, path: Path) -> None:
-        """Nothing in it counts yet; no file is touched."""
+        """Begin with size 0; no file is touched."""
         self.path, self.size = path, 0
         self._hash = hashlib.blake2b(digest_size=16)
 
     @property
     def digest(self) -> str:
-        """Of everything that counts."""
+        """The digest of the first `size` bytes."""
         return self._hash.hexdigest()
 
     def append(self, content: bytes) -> None:
-        """Add to what counts; it is on the disk when this returns."""
+        """Append; the content is on the disk when this returns."""
         if not content:
             return
         new = not self.path.exists()
@@ -269,7 +279,7 @@ class GrowingFile:
         self._hash.update(content)
 
     def read(self, size: int, digest: str) -> bytes:
-        """The first `size` bytes, which count from now on; a ValueError if they are not those of the digest."""
+        """The first `size` bytes, from which the file continues; a ValueError if they do not have this digest."""
         content = b""
         if size:
             with self.path.open("rb") as file:

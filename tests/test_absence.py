@@ -218,8 +218,8 @@ def test_lagged_scores_release_as_often_and_agree_between_engines(tmp_path: Path
         options = {"ledger": url, "reproducible_noise": True, "engine": engine, "dtype": "float64"}
         made = build(config(privacy=PRIVATE, run=options, federation={"lagged_scores": name != "ordinary"}), toy(3))
         models[name] = run(made).simulation.replica.parameters
-        assert made.private is not None
-        rows = made.private.run_ledger.ledger.spends(run=made.credentials.run)
+        assert made.run_ledger is not None
+        rows = made.run_ledger.ledger.spends(run=made.credentials.run)
         spends[name] = sorted((s.client, s.channel, s.group, s.round or 0, s.count) for _, s in rows)
     assert spends["local"] == spends["stacked"] == spends["ordinary"]
     np.testing.assert_allclose(models["local"], models["stacked"], atol=1e-8)
@@ -232,7 +232,8 @@ def test_a_lagged_run_resumes_with_its_scores(tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "run", settings)
     short = build(config(federation={"lagged_scores": True}), toy(3))
     algorithm = replace(short.server.algorithm, rounds=4)  # type: ignore[type-var]
-    part = replace(short, config=config(federation={"rounds": 2}), server=replace(short.server, algorithm=algorithm))
+    spec = replace(short.spec, config=config(federation={"rounds": 2}))
+    part = replace(short, spec=spec, server=replace(short.server, algorithm=algorithm))
     run(part, directory)
     again = run(build(settings, toy(3)), directory)
     np.testing.assert_array_equal(again.simulation.replica.parameters, whole.simulation.replica.parameters)

@@ -19,9 +19,9 @@ from accountant.errors import InputError
 from privfair.cli.report import write_report
 from privfair.config import Config
 from privfair.federated.interfaces import Absence
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_digest, weights_file
-from privfair.util import read_arrays, write_arrays
+from privfair.util import write_arrays
 from tests.end_to_end.federations import toy
 
 WORK = {"rounds": 6, "local_epochs": 1, "batch_size": 30}
@@ -113,12 +113,16 @@ def test_a_checkpoint_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
     out = tmp_path / "cut"
     with pytest.raises(Stop):
         privfair.train(dataset=toy(), federation=WORK, out=out, report=stop_after(4))
-    arrays = read_arrays(out / "checkpoint.npz")
-    about = json.loads(arrays["about"].tobytes())
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
-    about |= {"format": 3, "history": [line["row"] for line in lines], "absent": []}
-    del about["log"]
-    write_arrays(out / "checkpoint.npz", {**arrays, "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)})
+    found = RunDirectory(out).read_checkpoint()
+    assert found is not None
+    about: dict[str, Any] = {name: getattr(found, name) for name in ("identity", "round", "history", "seconds")}
+    about |= {"bytes_up": found.bytes_up, "bytes_down": found.bytes_down, "ledger_rows": 0, "uncounted": []}
+    about |= {"format": 3, "absent": [], "released": None}
+    about["terms"] = json.loads(RELEASE_PLANS.to_text(found.release_plan))
+    arrays = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+    parts = {"algorithm": found.algorithm, "replica": found.replica, "client": found.client_state}
+    arrays |= {f"{part}/{name}": values for part, memory in parts.items() for name, values in memory.items()}
+    write_arrays(out / "checkpoint.npz", arrays)
     (out / "history.jsonl").unlink()
     assert privfair.train(resume=out, dataset=toy()).rows == whole.rows
 

@@ -21,7 +21,6 @@ a token used twice is one release more than they say. The tokens are for program
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -38,26 +37,12 @@ from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch, insert_rows
 from accountant.spending import Draft, Source
 
-__all__ = [
-    "NO_HASH",
-    "ONE_SOURCE",
-    "Head",
-    "LedgerBroken",
-    "Stored",
-    "append",
-    "chained_text",
-    "noted_head",
-    "read_head",
-    "read_sources",
-    "require_hash",
-    "stored_source",
-    "stream",
-    "timestamp",
-    "utc_now",
-]
-
 NO_HASH = "0" * 64
 HASH_PATTERN = re.compile(r"[0-9a-f]{64}")
+SHOWN_PROBLEMS = 20
+LOST = "(what this row was about is missing)"
+
+Rows = Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +72,7 @@ def stored_source(source: Source) -> Stored:
     text = "\n".join(source)
     if text.count("\n") != len(source) - 1:
         raise InputError("ledger row", "must not contain line feeds", source)
-    return Stored(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1, text)
+    return Stored(int.from_bytes(sha256(text.encode()).digest()[:8], "big") >> 1, text)
 
 
 def chained_text(
@@ -161,7 +146,7 @@ def append(
         sequence += 1
         about = known.get(source) or new.get(source) or new.setdefault(source, stored_source(source))
         text = chained_text(sequence, kind, now, round_number, count, token, previous, about.text)
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = sha256(text.encode()).hexdigest()
         signature = key.sign(digest) if key else ""
         rows.append((sequence, kind, now, round_number, count, token, about.number, previous, digest, signature))
         previous = digest
@@ -185,9 +170,7 @@ def read_sources(connection: Connection) -> dict[int, Source]:
     return {row[0]: Source(*row[1:]) for row in fetch(connection, _SOURCES)}
 
 
-def stream(
-    connection: Connection, batch: int = 256, *, after: int = 0
-) -> Generator[Sequence[tuple[Any, ...]], None, None]:
+def stream(connection: Connection, batch: int = 256, *, after: int = 0) -> Generator[Rows, None, None]:
     """The rows in order, from the one after `after` on, in lists of plain tuples.
 
     The lists are short: rows that are still in the processor's cache are verified a fifth faster.
@@ -219,19 +202,9 @@ _HEAD = (
 )
 
 
-# ---- Verify the hash chain: which rows were changed, are missing, or do not follow the row before.
-
-
-SHOWN_PROBLEMS = 20
-
-LOST = "(what this row was about is missing)"
-
-Rows = Sequence[tuple[Any, ...]]
-
-
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with the books, and the row where it shows; row 0 when it is no single row."""
+    """Something wrong with the ledger, and the row where it shows; row 0 when it is no single row."""
 
     row: int
     what: str

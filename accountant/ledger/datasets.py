@@ -1,6 +1,8 @@
-"""What the ledger's rows settle about each dataset, kept in a small table beside them.
+"""What the ledger's rows settle about each dataset, and the rules for naming data.
 
-It follows from the chained rows and is written in the same transaction; an audit derives it again.
+The state of a dataset is kept in a small table beside the rows. It follows from the chained rows and is written in the
+same transaction; an audit derives it again. The rules (`require_…`): one kind for life, one name per fingerprint, and
+releases that show it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from accountant.spending import SPEND, Draft, Payer, Source, Spend, folded, requ
 LEDGER, DATASET, BUDGET = "ledger", "dataset", "budget"
 # Totals so far (see `totals`); somebody said that this copy is the newest, or put back an older one on purpose.
 TOTALS, TRUSTED, RESTORED = "totals", "trusted", "restored"
+
+Registered = list[tuple[str, str]]  # (dataset, fingerprint) of every registration
 
 
 def settled(kind: str, dataset: str, body: dict[str, object]) -> Draft:
@@ -91,8 +95,8 @@ def _state(name: str, simulation: int, fingerprint: str, adjacency: str, unit: s
         )
     except (ValueError, TypeError) as error:  # InputError and JSONDecodeError are ValueErrors
         raise LedgerBroken(
-            f"What is kept about dataset {name!r} cannot be read ({error}): the books were changed. privfair audit "
-            "tells what was; put back a copy of the ledger."
+            f"What is kept about dataset {name!r} cannot be read ({error}): the ledger was changed. privfair audit "
+            "reports what was; put back a copy of the ledger."
         ) from None
 
 
@@ -116,9 +120,6 @@ def write_state(connection: Connection, state: DatasetState) -> None:
 _STATES = "SELECT dataset, simulation, fingerprint, adjacency, unit, budget FROM datasets"
 
 
-# ---- What the rows of a ledger say of past runs.
-
-
 def spends_of(connection: Connection, run: str) -> list[tuple[str, Spend]]:
     """(token, spend) of every row of a run, in order."""
     columns = "token, dataset, body, client, group_name, channel, round, count"
@@ -133,12 +134,6 @@ def runs_on(connection: Connection, dataset: str) -> list[str]:
     """The names of all runs that released something from a dataset."""
     rows = fetch(connection, "SELECT DISTINCT run FROM ledger WHERE kind = ? AND dataset = ?", SPEND, dataset)
     return sorted(run for (run,) in rows if run)
-
-
-# ---- The rules for naming data: one kind for life, one name per fingerprint, and releases that show it.
-
-
-Registered = list[tuple[str, str]]
 
 
 def require_same_kind(state: DatasetState, *, known: bool, simulation: bool) -> None:

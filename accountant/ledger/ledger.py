@@ -23,11 +23,8 @@ from typing import Self
 from sqlalchemy import Connection
 
 from accountant.budget import Budget, Fit, added, costs, require_room, what_fits
-from accountant.errors import InputError, LedgerUnavailable, OlderLedger, Refused, UnknownLedger
-from accountant.ledger import chain, outbox, schema
-from accountant.ledger import datasets as books
-from accountant.ledger import datasets as history
-from accountant.ledger import datasets as registration
+from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger, Refused, UnknownLedger
+from accountant.ledger import chain, datasets, outbox, schema
 from accountant.ledger.chain import Head, Stored, timestamp, utc_now
 from accountant.ledger.datasets import DatasetState
 from accountant.ledger.machine_state import KnownBudget, Seen, State, remembering
@@ -51,7 +48,6 @@ class _Writing:
     head: Head
     position: Position
     token: str = ""
-    durable: bool = False
     after: Callable[[], None] | None = None
 
 
@@ -138,7 +134,7 @@ class Ledger:
     def datasets(self) -> list[DatasetState]:
         """The same for every dataset in the ledger, by name."""
         with self._reading() as (connection, position):
-            names = {state.name for state in books.read_states(connection)}
+            names = {state.name for state in datasets.read_states(connection)}
             names |= {state.name for state in position.states.values()}
             found = {state.name: state for name in names if (state := _checked(connection, position, name))}
             return [found[name] for name in sorted(found)]
@@ -163,7 +159,7 @@ class Ledger:
         return what_fits(budget, self.spent(dataset), request)
 
     def require_room(self, spends: Iterable[Spend]) -> None:
-        """Nothing, if all of this would fit into the dataset's budget now; else `BudgetExceeded`. Reserves nothing."""
+        """Raise `BudgetExceeded` if not all of this would fit into the dataset's budget now. Reserves nothing."""
         request = tuple(spends)
         dataset = _one_dataset(request)
         budget = self.budget(dataset)
@@ -194,15 +190,15 @@ class Ledger:
             before = _spelt(_checked(connection, position, dataset), position, dataset)
             seen = position.registered
             known = folded(dataset) in position.states
-            registration.require_same_kind(before, known=known, simulation=simulation)
-            registration.require_same_key(fingerprint, seen)
-            registration.require_free(before, fingerprint, seen, renew=renew)
+            datasets.require_same_kind(before, known=known, simulation=simulation)
+            datasets.require_same_key(fingerprint, seen)
+            datasets.require_free(before, fingerprint, seen, renew=renew)
             state = replace(before, simulation=simulation, fingerprint=fingerprint or before.fingerprint)
             if dataset in {name for name, _ in seen} and state == before:
                 return before
-            body = {"actor": books.account_name(), "fingerprint": state.fingerprint, "simulation": simulation}
-            self._append(writing, [(books.settled(books.DATASET, dataset, body), "")])
-            books.write_state(connection, state)
+            body = {"actor": datasets.account_name(), "fingerprint": state.fingerprint, "simulation": simulation}
+            self._append(writing, [(datasets.settled(datasets.DATASET, dataset, body), "")])
+            datasets.write_state(connection, state)
         return state
 
     def set_budget(self, dataset: str, budget: Budget, *, reason: str = "", actor: str = "") -> Budget:
@@ -229,9 +225,9 @@ class Ledger:
                     budget = before.budget.resized(budget.epsilon, budget.delta, budget.people)
                 elif budget.people is None:
                     budget = replace(budget, people=before.budget.people)
-            body = {"actor": actor or books.account_name(), "budget": json.loads(budget.to_json()), "reason": reason}
-            self._append(writing, [(books.settled(books.BUDGET, dataset, body), "")])
-            books.write_state(connection, replace(state, budget=budget))
+            body = {"actor": actor or datasets.account_name(), "budget": json.loads(budget.to_json()), "reason": reason}
+            self._append(writing, [(datasets.settled(datasets.BUDGET, dataset, body), "")])
+            datasets.write_state(connection, replace(state, budget=budget))
             if before.budget is None and folded(dataset) in position.released:
                 # All rows were read for this; whoever opens the ledger next need not.
                 complete = self._reader.afresh(connection, writing.head)
@@ -317,13 +313,13 @@ class Ledger:
     def spends(self, *, run: str) -> list[tuple[str, Spend]]:
         """(token, spend) of every row of a run, in order: what it has released, or may have."""
         with self._storage.reading() as connection:
-            return history.spends_of(connection, run)
+            return datasets.spends_of(connection, run)
 
     def runs(self, dataset: str) -> list[str]:
         """The names of all runs that released something from a dataset."""
         with self._reading() as (connection, position):
             spellings = position.spellings.get(folded(dataset), [dataset])
-            return sorted({run for name in spellings for run in history.runs_on(connection, name)})
+            return sorted({run for name in spellings for run in datasets.runs_on(connection, name)})
 
     # --- copies of the ledger -----------------------------------------------------------------------------
 
@@ -347,12 +343,12 @@ class Ledger:
             if self._known or self._state is None:
                 return position.head
             head = position.head
-        body: dict[str, object] = {"actor": actor or books.account_name(), "reason": reason}
+        body: dict[str, object] = {"actor": actor or datasets.account_name(), "reason": reason}
         try:
             if self.signed_by and self._key is None:
                 raise LedgerUnavailable("Only who has the owner's key can add rows.")
             with self._writing(durable=True, trusting=True) as writing:
-                self._append(writing, [(books.settled(books.TRUSTED, "", body), "")])
+                self._append(writing, [(datasets.settled(datasets.TRUSTED, "", body), "")])
                 head = writing.head
         except LedgerUnavailable:  # it may only be read
             self._remember(head, durable=True)
@@ -380,11 +376,11 @@ class Ledger:
                 raise InputError("ledger", "must lack rows that this machine has seen", self.url, "It has them all.")
         self._prepare_to_write()
         said = {"sequence": lost.head.sequence, "hash": lost.head.hash}
-        body: dict[str, object] = {"actor": actor or books.account_name(), "reason": reason, "lost": said}
+        body: dict[str, object] = {"actor": actor or datasets.account_name(), "reason": reason, "lost": said}
         with self._lock, self._storage.writing() as connection:
             head = chain.read_head(connection, lock=True)
             writing = _Writing(connection, head, self._reader.afresh(connection, head))
-            self._append(writing, [(books.settled(books.RESTORED, "", body), "")])
+            self._append(writing, [(datasets.settled(datasets.RESTORED, "", body), "")])
         self._state.put_back(self.ledger_id, writing.head, self._storage.full_name)
         self._position, self._seen_state, self._known = None, Seen(writing.head), True
         return writing.head
@@ -430,13 +426,13 @@ class Ledger:
             state = before
             for event in {id(spend.event): spend.event for spend in spends}.values():
                 state = state.keeping(event.neighbouring)
-            registration.require_same_data(position.registered, state, fingerprint)
+            datasets.require_same_data(position.registered, state, fingerprint)
             labels = {(dataset, spend.client, spend.group) for spend in spends}
             if not labels <= self._known_labels:
                 new_labels = labels - self._known_labels
-                registration.require_known_spelling(connection, dataset, new_labels, position.spent_on(dataset))
+                datasets.require_known_spelling(connection, dataset, new_labels, position.spent_on(dataset))
             if state != before or before == DatasetState(dataset):
-                books.write_state(connection, state)
+                datasets.write_state(connection, state)
             after = None
             if state.budget is not None:
                 spent = position.spent_on(dataset)
@@ -504,7 +500,7 @@ class Ledger:
         with self._lock:
             with self._storage.writing() as connection:
                 head = chain.read_head(connection, lock=True)
-                writing = _Writing(connection, head, self._now_at(connection, head), durable=durable)
+                writing = _Writing(connection, head, self._now_at(connection, head))
                 if not trusting:
                     self._require_known(writing.position)
                 yield writing
@@ -595,7 +591,7 @@ class Ledger:
                 created = True
                 name, key = secrets.token_hex(16), self._key.key_id if self._key else ""
                 body: dict[str, object] = {"format": FORMAT, "ledger": name, "signed_by": key}
-                row = (books.settled(books.LEDGER, "", body), "")
+                row = (datasets.settled(datasets.LEDGER, "", body), "")
                 head, _ = chain.append(connection, None, [row], now=self._now(), key=self._key, known={})
                 if self._state is not None:
                     # Before it is committed: no other process may find it and not know it. Nobody else has its name.
@@ -612,7 +608,7 @@ class Ledger:
             opening = json.loads(rows[0][0] if rows else "")
             return str(opening["ledger"]), str(opening["signed_by"])
         except (json.JSONDecodeError, KeyError, TypeError):
-            raise chain.LedgerBroken("Row 1 does not name the ledger; it was changed or deleted.") from None
+            raise LedgerBroken("Row 1 does not name the ledger; it was changed or deleted.") from None
 
     def _now(self) -> str:
         return timestamp(self._clock())
@@ -623,10 +619,10 @@ def _checked(connection: Connection, position: Position, dataset: str) -> Datase
     state = position.state(dataset)
     if len(position.spellings.get(folded(dataset), ())) > 1:
         return state  # an older version kept one row for each spelling
-    if books.read_state(connection, state.name) != state:
-        raise chain.LedgerBroken(
-            f"Dataset {state.name!r}: what is kept about it differs from what its rows say. The books were changed, "
-            "and nothing more may be spent: run privfair audit, which tells what was changed, and put back a copy of "
+    if datasets.read_state(connection, state.name) != state:
+        raise LedgerBroken(
+            f"Dataset {state.name!r}: what is kept about it differs from what its rows say. The ledger was changed, "
+            "and nothing more may be spent: run privfair audit, which reports what was changed, and put back a copy of "
             "the ledger."
         )
     return state

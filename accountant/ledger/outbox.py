@@ -2,7 +2,7 @@
 
     reserve  ->  redeem  ->  draw noise  ->  store the message  ->  send
 
-Each arrow waits until the step before is on disk. After a crash the ledger tells how far it got: a token not
+Each arrow waits until the step before is on disk. After a crash the ledger shows how far it got: a token not
 yet redeemed may still be used; a stored message is sent again, byte for byte; a redeemed token without a
 message is spent, and a new reservation is needed. So a crash may count a release nobody saw, never miss one.
 """
@@ -30,7 +30,7 @@ class TokenAlreadyUsed(Refused):
     """A token was used a second time: the release it stood for may already have been made."""
 
     def __init__(self, token: str) -> None:
-        """The message tells what can still be done."""
+        """The message says what can still be done."""
         self.token = token
         super().__init__(
             f"Reservation {token} has been used. If its message is stored, send that; if not, reserve anew."
@@ -44,7 +44,7 @@ class TokenAlreadyUsed(Refused):
 class Progress(StrEnum):
     """How far a reservation got."""
 
-    RESERVED = "reserved"  # on the books; noise may be drawn after redeeming it
+    RESERVED = "reserved"  # in the ledger; noise may be drawn after redeeming it
     REDEEMED = "redeemed"  # noise may have been drawn; without a message it is spent
     STORED = "stored"  # the message is on disk and can be sent, again and again
 

@@ -1,10 +1,20 @@
 """The owner's key: signatures on ledger rows and fingerprints of data.
 
 Signatures are HMAC-SHA256 (RFC 2104), from the standard library. Whoever can check one can also make one, so
-the key belongs to whoever answers for the books, not to the programs' operators. A public-key signature
+the key belongs to whoever answers for the ledger, not to the programs' operators. A public-key signature
 (Ed25519) would let strangers check; it would also take about a hundred times as long per row, minutes for an
 audit of a million rows, and one more compiled dependency. One key serves both purposes through two derived
 keys, so that a fingerprint can never be mistaken for a signature.
+
+A fingerprint is HMAC-SHA256 over the records: a budget follows the data, not the name somebody gives it. It is keyed
+because an unkeyed hash of a small dataset can be guessed by trying candidates, which would make the ledger itself a
+release. It does not depend on the order of records or columns, nor on writing 1 as 1.0 or 0 as -0, nor on a byte order
+mark, so that saving a file anew does not open a second budget. It starts with the name of its key, and a ledger takes
+fingerprints of one key only.
+
+Not seen through: real changes. One altered record, one more or one less, a column added, dropped or RENAMED gives
+another fingerprint (the names decide the order of the columns, so they are part of it). Whoever answers for the data
+has to register a changed table under its old name, with `renew`; the fingerprint finds honest mistakes.
 """
 
 from __future__ import annotations
@@ -99,18 +109,6 @@ class OwnerKey:
 
     def _derived(self, purpose: bytes) -> bytes:
         return hmac.digest(self.secret, b"accountant ledger: " + purpose, hashlib.sha256)
-
-
-# ---- Keyed fingerprints of datasets: a budget follows the data, not the name somebody gives it.
-#
-# A fingerprint is HMAC-SHA256 over the records. It is keyed because an unkeyed hash of a small dataset can be
-# guessed by trying candidates, which would make the ledger itself a release. It does not depend on the order of
-# records or columns, nor on writing 1 as 1.0 or 0 as -0, nor on a byte order mark, so that saving a file anew does
-# not open a second budget. It starts with the name of its key, and a ledger takes fingerprints of one key only.
-#
-# Not seen through: real changes. One altered record, one more or one less, a column added, dropped or RENAMED gives
-# another fingerprint (the names decide the order of the columns, so they are part of it). Whoever answers for the
-# data has to register a changed table under its old name, with `renew`; the fingerprint finds honest mistakes.
 
 
 def fingerprint_columns(columns: Mapping[str, Iterable[object]], key: OwnerKey) -> str:

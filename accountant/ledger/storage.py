@@ -89,7 +89,7 @@ class Storage:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one unchanging state of the books."""
+        """A transaction that sees one unchanging state of the ledger."""
         self._forget_parents_connections()
         with self._explained(), self._reader.begin() as connection:
             yield connection
@@ -121,7 +121,7 @@ class Storage:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn the driver's words into an error for the person who gave the address, or who keeps the books."""
+        """Turn the driver's words into an error for the person who gave the address, or who keeps the ledger."""
         # `fetch` goes past SQLAlchemy, whose errors wrap the driver's; so both kinds arrive here.
         try:
             yield
@@ -249,7 +249,7 @@ def _parse(url: str) -> URL:
         return parsed.set(drivername=driver)
     database = parsed.database or ""
     if not database.strip() or database.lower().lstrip().startswith((":memory:", "file:")) or parsed.query:
-        remedy = "Books in memory are lost in a crash; options, and addresses that begin with file:, are not taken."
+        remedy = "A ledger in memory is lost in a crash; options, and addresses that begin with file:, are not taken."
         raise InputError("ledger", "must be kept in a file, sqlite:///FILE", shown, remedy)
     if parsed.host:
         raise InputError("ledger", rule, shown, "A path has three slashes before it, an absolute one four.")

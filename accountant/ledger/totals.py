@@ -29,10 +29,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from accountant.budget import Budget
-from accountant.errors import OlderLedger
+from accountant.errors import LedgerBroken, OlderLedger
 from accountant.events import Adjacency, Neighbouring, NeighbouringMismatch, Unit
 from accountant.ledger import chain
-from accountant.ledger.chain import NO_HASH, ChainCheck, Head, LedgerBroken, Rows, chained_text
+from accountant.ledger.chain import NO_HASH, ChainCheck, Head, Rows, chained_text
 from accountant.ledger.datasets import BUDGET, DATASET, LEDGER, RESTORED, TOTALS, TRUSTED, DatasetState, event_of
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch
@@ -278,9 +278,6 @@ def derive_totals(budget: Budget, spending: Iterable[Sequence[Any]]) -> Spent:
     return spent
 
 
-# --- reading them -------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Reader:
     """Reads positions from a ledger, every row verified; with the owner's key, every signature."""
@@ -386,8 +383,8 @@ def older(seen: Head, head: Head) -> OlderLedger:
 def changed(what: str) -> LedgerBroken:
     """The error for a ledger that was changed."""
     return LedgerBroken(
-        f"The ledger was changed: {what}. Nothing more may be spent: run privfair audit, which tells what was changed, "
-        "and put back a copy of the ledger."
+        f"The ledger was changed: {what}. Nothing more may be spent: run privfair audit, which reports what "
+        "was changed, and put back a copy of the ledger."
     )
 
 

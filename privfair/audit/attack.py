@@ -129,8 +129,7 @@ class Worlds:
 
     def close(self) -> None:
         """Close the ledger."""
-        if self.simulation.private is not None:
-            self.simulation.private.close()
+        self.simulation.close()
 
 
 def planned(subject: Subject, simulation: Simulation, channel: str, number: int | None = 0, client: int = -1) -> Any:
@@ -157,13 +156,12 @@ def asked(simulation: Simulation, requests: Sequence[Request]) -> None:
 
 def claimed(simulation: Simulation, cells: Sequence[int]) -> Claimed:
     """What everything in the ledger costs a record of these cells of the first client."""
-    private = simulation.private
-    if private is None:
+    if simulation.run_ledger is None or simulation.spec.planner is None:
         raise ValueError("only private runs are attacked")
-    rows = [spend for _, spend in private.run_ledger.ledger.spends(run=private.run_ledger.run)]
+    rows = simulation.run_ledger.spends()
     labels = cell_labels(simulation.cells, simulation.federation.schema)
     paid = {"", *(labels[cell] for cell in cells)}
-    return priced([row for row in rows if row.group in paid], private.planner, simulation.config.privacy.delta)
+    return priced([row for row in rows if row.group in paid], simulation.spec.planner, simulation.config.privacy.delta)
 
 
 def priced(spends: Sequence[Spend], planner: Planner, delta: float) -> Claimed:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accountant.empirical.two_worlds import FEWEST, Distinguished, TradeOff, distinguish
+from accountant.empirical import FEWEST, Distinguished, TradeOff, distinguish
 from accountant.errors import InputError
 from accountant.events import Event
 from privfair.audit.attack import Attack

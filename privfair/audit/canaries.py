@@ -9,8 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accountant.empirical.one_run import many_runs_p_value, one_run_accuracy, one_run_curve_p_value, one_run_epsilon
-from accountant.empirical.two_worlds import TradeOff
+from accountant.empirical import (
+    TradeOff,
+    many_runs_p_value,
+    one_run_accuracy,
+    one_run_curve_p_value,
+    one_run_epsilon,
+)
 from privfair.audit.attack import Claimed, asked, claimed, only_trained
 from privfair.audit.subject import Subject, backend_of, first_client, twin
 from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_training
@@ -115,8 +120,7 @@ class CanariesAttack:
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._setting.private is not None:
-            self._setting.private.close()
+        self._setting.close()
 
 
 def one_run_result(runs: list[Guessed], view: str, claim: TradeOff, delta: float, level: float) -> OneRunResult:

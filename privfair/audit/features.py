@@ -105,8 +105,7 @@ class EmbeddingsAttack:
             asked(simulation, [replace(request, release=self._noise.alone) for request in self._requests])
             return replace(whole, others={POOLED: claimed(simulation, self._cells)})
         finally:
-            if simulation.private is not None:
-                simulation.private.close()
+            simulation.close()
 
     def trial(self, present: Coins) -> FloatArray:
         """For each adversary: all messages along the record's direction; the first; their length; how two differ.

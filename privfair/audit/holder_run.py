@@ -19,7 +19,7 @@ from privfair.config import Config
 from privfair.datasets.records import ClientData
 from privfair.deployment.holder import Holder
 from privfair.deployment.protocol import Envelope, Value, byte_parts, read_sums, text
-from privfair.deployment.server import coordinator, run_name
+from privfair.deployment.server import run_name, server_run
 from privfair.federated.codec import decode, decode_request
 from privfair.federated.exchange import singles
 from privfair.federated.messages import Reply
@@ -121,14 +121,14 @@ class HolderAttack(WholeRunAttack):
         records = self._records[present]
         federation = self._subject.federation([ClientData(NAME, records, records.take([]))])
         holder = Holder(config, NAME, folder / "node", federation)
-        if holder.parts.planner is None:
+        if holder.spec.planner is None:
             raise ValueError("only private runs are attacked")
-        self._planner = holder.parts.planner
+        self._planner = holder.spec.planner
         self._setting.replica.restore(self._initial)
         # sums are opened with the tags of one run only: that of the setting
         run_name(folder / "server", config.scheme, beginning_of(self._setting.credentials.run))
         link = OneHolder(holder, self._setting.replica)
-        coordinator(self._configured("server"), folder / "server", link).run()
+        server_run(self._configured("server"), folder / "server", link).go()
         return link.seen
 
     @property

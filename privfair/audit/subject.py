@@ -168,16 +168,15 @@ def prepare(
     with not_remembered():
         simulation = build(config, federation)
     try:
-        if simulation.private is None:
+        if simulation.spec.planner is None:
             raise InputError("privacy", "must be on", "off")
         planned = release_plan or begin(simulation.server).release_plan
-        planner = replace(simulation.private.planner, count_releases=planned.count_releases)
+        planner = replace(simulation.spec.planner, count_releases=planned.count_releases)
         trainings = planner.work.most_trainings
         cohort = 1 if planner.work.embedding is None else planner.work.embedding.cohort
         colluding = with_collusion(planned, planner)["pld"] if planned.noise_is_shared else None
     finally:
-        if simulation.private is not None:
-            simulation.private.close()
+        simulation.close()
     schema = replace(federation.schema, inferred=False)
     target = _target(planned)
     rate = None if target is None or planned.sharing is None else _rate(planned, *target)

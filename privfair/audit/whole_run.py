@@ -264,5 +264,4 @@ class WholeRunAttack:
 
     def close(self) -> None:
         """Close the ledger."""
-        if self._setting.private is not None:
-            self._setting.private.close()
+        self._setting.close()

@@ -1,10 +1,10 @@
-"""An audit report as one JSON object."""
+"""`privfair audit`: is the ledger intact, and who has spent what? As tables, as JSON, as a figure and as a page."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,10 +20,255 @@ from privfair.cli.statements import Statement, compared, read_statements
 from privfair.reports.audit_remarks import largest_first, line_name, remarks, time_window
 
 if TYPE_CHECKING:
-    from accountant.audit import AuditReport, DatasetAudit, Line, NotedHead
-    from accountant.audit_scan import BudgetChange
+    from accountant.audit import AuditReport, BudgetChange, DatasetAudit, Line, NotedHead
     from accountant.worst_case import Epsilon
-    from privfair.cli.statements import Statement
+
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
+SHOWN_LINES = 10
+TRIALS, MINUTES = 2000, 5.0
+
+
+def audit(
+    ledger: LedgerOption = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write the burn-down over time to this PNG; with --empirical, the bounds.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write everything to this HTML file: one page that works offline.")
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail; the run of a "
+            "statement is shown at its own δ, and its ε is compared."
+        ),
+    ] = None,
+    key: KeyOption = None,
+    pld: Annotated[bool, typer.Option("--pld/--no-pld", help="Also ε by privacy loss distributions.")] = True,
+    rebuild_totals: Annotated[
+        bool, typer.Option("--rebuild-totals", help="Afterwards derive the kept totals from the rows again.")
+    ] = False,
+    empirical: Annotated[
+        Path | None,
+        typer.Option(help="Attack the pipeline of this run or configuration instead: ε measured beside ε claimed."),
+    ] = None,
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --empirical: counts, predictions, updates, canaries, run, … (default: all that apply)."
+        ),
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
+    ] = TRIALS,
+    minutes: Annotated[
+        float, typer.Option(help="With --empirical: stop after so long, but for the fewest trials of each attack.")
+    ] = MINUTES,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify the ledger's hash chain, and report what was spent: by dataset, client, group, channel and run.
+
+    ε by RDP and by PLD are of the rows, at --delta, and hold for plans fixed before their first release. To quote one
+    run, take ε and δ of its statement (privacy.json): at the same δ it is the ε of the run's line here, unless the
+    statement has the larger bound of its whole plan. A budget's share left is that of its Rényi filter, which also
+    holds when releases were chosen one after the other. Exit code 1 means that a budget is exceeded, that the ledger
+    was changed, or that a given statement says less than its rows.
+
+    With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
+    code 1 means that a claim is violated: more was seen than it allows, and than chance explains.
+
+    Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
+    """
+    if empirical is not None:
+        from privfair.cli.audit_empirical import empirical_audit
+
+        if delta is not None or head or html is not None:
+            rule = "goes with --channel, --trials, --minutes, --figure and --ledger only"
+            raise InputError("--empirical", rule, "other options")
+        empirical_audit(
+            empirical, channel or (), trials=trials, minutes=minutes, ledger=ledger, figure=figure, as_json=as_json
+        )
+        return
+    if channel or trials != TRIALS or minutes != MINUTES:
+        remedy = "Name the run or configuration to attack: --empirical PATH."
+        raise InputError("--channel, --trials and --minutes", "go with --empirical only", "no --empirical", remedy)
+    from accountant import audit as auditing
+    from accountant.errors import LedgerBroken
+
+    heads = [noted for given in head or [] for noted in _heads(given)]
+    statements = [found for given in head or [] for found in read_statements(Path(given))]
+    try:
+        owner = load_key(key)
+        with open_ledger(ledger, owner) as opened:
+            deltas = {s.run: s.delta for s in statements if s.ledger == opened.ledger_id and s.delta is not None}
+            report = auditing.audit(opened, delta=delta, pld=pld, heads=heads, key=owner, run_deltas=deltas)
+            if rebuild_totals:
+                opened.rebuild_totals()
+    except LedgerBroken as error:
+        if full_disk_behind(error):  # that the disk is full says nothing of the rows
+            raise
+        _say_broken(error, as_json)
+        raise typer.Exit(1) from None
+    statements = compared(statements, report)
+    undrawn, unwritten = _failure(write_burn_down, report, figure), _failure(_write_page, report, html)
+    drawn, page = None if undrawn else figure, None if unwritten else html
+    failure = undrawn or unwritten
+    if as_json:
+        print(json.dumps(report_json(report, drawn, page, statements), ensure_ascii=False, allow_nan=False))
+    else:
+        _print(report, drawn, page, statements)
+    if not report.fine or not all(statement.holds for statement in statements):
+        if failure is not None:
+            Console(stderr=True, highlight=False).print(escape(str(failure)), soft_wrap=True)
+        raise typer.Exit(1)
+    if failure is not None:
+        raise failure
+
+
+def _failure(write: Callable[[AuditReport, Path], None], report: AuditReport, path: Path | None) -> InputError | None:
+    """Why a file that was asked for could not be written: the audit itself is worth more and comes first."""
+    try:
+        if path is not None:
+            write(report, path)
+    except InputError as error:
+        return error
+    return None
+
+
+def _write_page(report: AuditReport, html: Path) -> None:
+    from privfair.reports.audit_page import audit_page
+    from privfair.reports.pages import write_page
+
+    write_page(audit_page(report), html, option="--html")
+
+
+def _heads(given: str) -> list[str]:
+    """The heads meant: one hash, or those in a JSON file, wherever it has a key "head"."""
+    path = Path(given)
+    if not path.is_file():
+        if any(sign in given for sign in "/\\."):
+            remedy = "It may also be a head itself: 64 hexadecimal digits."
+            raise NotThere("--head", "must be a statement's JSON file that exists", given, remedy)
+        return [given.strip().lower()]
+    try:
+        found = list(_find_heads(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError) as error:
+        raise InputError("head", "must be a JSON file that opens", given, str(error)) from None
+    if not found:
+        raise InputError("head", 'must be a file with a key "head"', given)
+    return found
+
+
+def _find_heads(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [head for item in value for head in _find_heads(item)]
+    if not isinstance(value, dict):
+        return []
+    found = [value["head"]] if isinstance(value.get("head"), str) else []
+    return found + [head for item in value.values() for head in _find_heads(item)]
+
+
+def _say_broken(error: Exception, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"fine": False, "chain": {"verified": False, "problems": [str(error)]}}))
+    else:
+        Console(highlight=False).print(f"[bold red]The ledger is broken.[/] {escape(str(error))}")
+
+
+def _print(report: AuditReport, figure: Path | None, page: Path | None, statements: Sequence[Statement]) -> None:
+    console = Console(highlight=False)
+    state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE LEDGER WAS CHANGED[/]"
+    console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
+    console.print(f"head {report.head.hash}   signatures: {report.signatures}", style="dim", soft_wrap=True)
+    for noted in report.noted_heads:
+        console.print(f"noted head {noted.hash}: {_where(noted, report.rows)}", soft_wrap=True)
+    for problem in report.problems:
+        console.print(f"  [red]•[/] {escape(str(problem))}", soft_wrap=True)
+    if report.problems_found > len(report.problems):
+        console.print(f"  [red]•[/] and {report.problems_found - len(report.problems):,} more")
+    for dataset in report.datasets:
+        _print_dataset(console, dataset)
+    for statement in statements:
+        style = "" if statement.holds else "bold red"
+        console.print(f"Statement of {statement.run}: {statement.verdict}", style=style, markup=False)
+    if not report.datasets:
+        console.print("Nothing has been spent.")
+    if figure is not None:
+        console.print(f"Burn-down: {escape(str(figure))}", soft_wrap=True)
+    if page is not None:
+        console.print(f"Page: {escape(str(page))}", soft_wrap=True)
+
+
+def _where(noted: NotedHead, rows: int) -> str:
+    if noted.row is None:
+        return "[bold red]not in the ledger[/]"
+    newer = rows - noted.row
+    return f"[green]found, row {noted.row:,}[/]" + (f"; {newer:,} newer" if newer else ", the newest")
+
+
+def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
+    console.print(f"\n{_title(dataset)}", soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("spent by", style="dim", no_wrap=True)
+    table.add_column("name", min_width=30, overflow="fold")
+    table.add_column("releases", justify="right", no_wrap=True)
+    table.add_column("ε (RDP)", justify="right", no_wrap=True)
+    table.add_column("ε (PLD)", justify="right", no_wrap=True)
+    total = dataset.epsilon
+    table.add_row(
+        "worst", f"[bold]the {_protected(dataset)} with the largest ε[/]", f"{dataset.releases:,}",
+        f"[bold]{shown(total.rdp if total else None)}[/]", shown(total.pld if total else None),
+    )  # fmt: skip
+    for kind, lines in (
+        ("client", dataset.by_client),
+        ("group", dataset.by_group),
+        ("changing", dataset.changing),
+        ("channel", dataset.by_channel),
+        ("run", dataset.by_run),
+    ):
+        _add_lines(table, kind, lines)
+    console.print(table)
+    for remark in remarks(dataset):
+        console.print(remark, style="dim", markup=False)
+
+
+def _protected(dataset: DatasetAudit) -> str:
+    known = dataset.state.neighbouring
+    return "record" if known is None else str(known.unit)
+
+
+def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:
+    if not lines or (len(lines) == 1 and not lines[0].name):
+        return
+    table.add_section()
+    for line in largest_first(lines)[:SHOWN_LINES]:
+        epsilon = line.epsilon
+        table.add_row(
+            kind, escape(line_name(line)), f"{line.releases:,}",
+            shown(epsilon.rdp if epsilon else None), shown(epsilon.pld if epsilon else None),
+        )  # fmt: skip
+    if len(lines) > SHOWN_LINES:
+        claimed = "" if all(line.epsilon is None for line in lines) else ", none larger"
+        table.add_row(kind, f"[dim]… {len(lines) - SHOWN_LINES} more{claimed}: --json[/]", "", "", "")
+
+
+def _title(dataset: DatasetAudit) -> str:
+    state, budget = dataset.state, dataset.state.budget
+    name = f"[bold cyan]{escape(state.name)}[/]"
+    if state.simulation:
+        return f"{name}   simulation: noise may be seeded, no ε is claimed"
+    whom = f"δ = {dataset.delta:g}" + (f", {state.neighbouring}" if state.neighbouring else "")
+    if budget is None:
+        return f"{name}   {whom}   no budget"
+    left = f"[bold red]EXCEEDED ({percent(dataset.left)} left)[/]" if dataset.exceeded else (
+        f"[bold green]{percent(dataset.left)} left[/]"
+    )  # fmt: skip
+    bound = "" if state.fingerprint else "   [yellow](bound to the name only)[/]"
+    return f"{name}   {whom}   budget ε = {budget.epsilon:g} at δ = {budget.delta:g}: {left}{bound}"
 
 
 def report_json(
@@ -122,12 +367,6 @@ def _change(change: BudgetChange) -> dict[str, Any]:
     }
 
 
-# ---- The burn-down figure: ε spent over time, and what is left of each budget.
-
-
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe, Ito
-
-
 def write_burn_down(report: AuditReport, path: Path) -> None:
     """Write the figure: left, ε spent (dashed: the budget); right, the share of the budget that is left."""
     import matplotlib.dates
@@ -184,266 +423,3 @@ def _draw_burn_down(spent: Any, left: Any, dataset: DatasetAudit, colour: str) -
     times_left, finite = [at for at, _ in drawn], [share for _, share in drawn]
     gone = name if drawn else f"{name} (nothing: a release was not private)"
     left.step(times_left, finite, where="post", color=colour, label=gone, marker="o", markersize=2.5)
-
-
-# ---- `privfair audit`: are the books intact, and who has spent what?
-
-
-SHOWN_LINES = 10
-TRIALS, MINUTES = 2000, 5.0
-
-
-def audit(
-    ledger: LedgerOption = None,
-    delta: Annotated[
-        float | None, typer.Option(help="δ for every ε. Default: each budget's own; 1e-5 without a budget.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(help="Write the burn-down over time to this PNG; with --empirical, the bounds.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(help="Write everything to this HTML file: one page that works offline.")
-    ] = None,
-    head: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A head noted earlier (64 digits), or a statement's JSON file. Finds a cut tail; the run of a "
-            "statement is shown at its own δ, and its ε is compared."
-        ),
-    ] = None,
-    key: KeyOption = None,
-    pld: Annotated[bool, typer.Option("--pld/--no-pld", help="Also ε by privacy loss distributions.")] = True,
-    rebuild_totals: Annotated[
-        bool, typer.Option("--rebuild-totals", help="Afterwards derive the kept totals from the rows again.")
-    ] = False,
-    empirical: Annotated[
-        Path | None,
-        typer.Option(help="Attack the pipeline of this run or configuration instead: ε measured beside ε claimed."),
-    ] = None,
-    channel: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --empirical: counts, predictions, updates, canaries, run, … (default: all that apply)."
-        ),
-    ] = None,
-    trials: Annotated[
-        int, typer.Option(help="With --empirical: releases of each of two neighbouring datasets.")
-    ] = TRIALS,
-    minutes: Annotated[
-        float, typer.Option(help="With --empirical: stop after so long, but for the fewest trials of each attack.")
-    ] = MINUTES,
-    as_json: JsonOption = False,
-) -> None:
-    """Verify the ledger's hash chain, and tell what was spent: by dataset, client, group, channel and run.
-
-    ε by RDP and by PLD are of the rows, at --delta, and hold for plans fixed before their first release. To quote one
-    run, take ε and δ of its statement (privacy.json): at the same δ it is the ε of the run's line here, unless the
-    statement has the larger bound of its whole plan. A budget's share left is that of its Rényi filter, which also
-    holds when releases were chosen one after the other. Exit code 1 means that a budget is exceeded, that the books
-    were changed, or that a given statement says less than its rows.
-
-    With --empirical the real client code is attacked, on made-up records: how much of the claimed ε can be seen? Exit
-    code 1 means that a claim is violated: more was seen than it allows, and than chance explains.
-
-    Example: privfair audit --ledger sqlite:///ledger.sqlite --figure burn-down.png
-    """
-    if empirical is not None:
-        from privfair.cli.audit_empirical import empirical_audit
-
-        if delta is not None or head or html is not None:
-            rule = "goes with --channel, --trials, --minutes, --figure and --ledger only"
-            raise InputError("--empirical", rule, "other options")
-        empirical_audit(
-            empirical, channel or (), trials=trials, minutes=minutes, ledger=ledger, figure=figure, as_json=as_json
-        )
-        return
-    if channel or trials != TRIALS or minutes != MINUTES:
-        remedy = "Name the run or configuration to attack: --empirical PATH."
-        raise InputError("--channel, --trials and --minutes", "go with --empirical only", "no --empirical", remedy)
-    from accountant import audit as auditing
-    from accountant.ledger.chain import LedgerBroken
-
-    heads = [noted for given in head or [] for noted in _heads(given)]
-    statements = [found for given in head or [] for found in read_statements(Path(given))]
-    try:
-        owner = load_key(key)
-        with open_ledger(ledger, owner) as run_ledger:
-            deltas = {s.run: s.delta for s in statements if s.ledger == run_ledger.ledger_id and s.delta is not None}
-            report = auditing.audit(run_ledger, delta=delta, pld=pld, heads=heads, key=owner, run_deltas=deltas)
-            if rebuild_totals:
-                run_ledger.rebuild_totals()
-    except LedgerBroken as error:
-        if full_disk_behind(error):  # that the disk is full says nothing of the rows
-            raise
-        _say_broken(error, as_json)
-        raise typer.Exit(1) from None
-    statements = compared(statements, report)
-    failure = _draw(report, figure)
-    drawn = figure if failure is None else None
-    unwritten = _write_page(report, html)
-    page = html if unwritten is None else None
-    failure = failure or unwritten
-    if as_json:
-        from privfair.cli.audit import report_json
-
-        print(json.dumps(report_json(report, drawn, page, statements), ensure_ascii=False, allow_nan=False))
-    else:
-        _print(report, drawn, page, statements)
-    if not report.fine or not all(statement.holds for statement in statements):
-        if failure is not None:
-            Console(stderr=True, highlight=False).print(escape(str(failure)), soft_wrap=True)
-        raise typer.Exit(1)
-    if failure is not None:
-        raise failure
-
-
-def _draw(report: AuditReport, figure: Path | None) -> InputError | None:
-    """Why the figure that was asked for could not be written: the audit itself is worth more and comes first."""
-    if figure is None:
-        return None
-    from privfair.cli.audit import write_burn_down
-
-    try:
-        write_burn_down(report, figure)
-    except InputError as error:
-        return error
-    return None
-
-
-def _write_page(report: AuditReport, html: Path | None) -> InputError | None:
-    """Why the page that was asked for could not be written."""
-    if html is None:
-        return None
-    from privfair.reports.audit_page import audit_page
-    from privfair.reports.pages import write_page
-
-    try:
-        write_page(audit_page(report), html, option="--html")
-    except InputError as error:
-        return error
-    return None
-
-
-def _heads(given: str) -> list[str]:
-    """The heads meant: one hash, or those in a JSON file, wherever it has a key "head"."""
-    path = Path(given)
-    if not path.is_file():
-        if any(sign in given for sign in "/\\."):
-            remedy = "It may also be a head itself: 64 hexadecimal digits."
-            raise NotThere("--head", "must be a statement's JSON file that exists", given, remedy)
-        return [given.strip().lower()]
-    try:
-        found = list(_find_heads(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError) as error:
-        raise InputError("head", "must be a JSON file that opens", given, str(error)) from None
-    if not found:
-        raise InputError("head", 'must be a file with a key "head"', given)
-    return found
-
-
-def _find_heads(value: object) -> list[str]:
-    if isinstance(value, list):
-        return [head for item in value for head in _find_heads(item)]
-    if not isinstance(value, dict):
-        return []
-    found = [value["head"]] if isinstance(value.get("head"), str) else []
-    return found + [head for item in value.values() for head in _find_heads(item)]
-
-
-def _say_broken(error: Exception, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"fine": False, "chain": {"verified": False, "problems": [str(error)]}}))
-    else:
-        Console(highlight=False).print(f"[bold red]The books are broken.[/] {escape(str(error))}")
-
-
-def _print(report: AuditReport, figure: Path | None, page: Path | None, statements: Sequence[Statement]) -> None:
-    console = Console(highlight=False)
-    state = "[bold green]chain verified[/]" if report.verified else "[bold red]THE BOOKS WERE CHANGED[/]"
-    console.print(f"[bold]{escape(report.ledger)}[/]   {report.rows:,} rows   {state}", soft_wrap=True)
-    console.print(f"head {report.head.hash}   signatures: {report.signatures}", style="dim", soft_wrap=True)
-    for noted in report.noted_heads:
-        console.print(f"noted head {noted.hash}: {_where(noted, report.rows)}", soft_wrap=True)
-    for problem in report.problems:
-        console.print(f"  [red]•[/] {escape(str(problem))}", soft_wrap=True)
-    if report.problems_found > len(report.problems):
-        console.print(f"  [red]•[/] and {report.problems_found - len(report.problems):,} more")
-    for dataset in report.datasets:
-        _print_dataset(console, dataset)
-    for statement in statements:
-        style = "" if statement.holds else "bold red"
-        console.print(f"Statement of {statement.run}: {statement.verdict}", style=style, markup=False)
-    if not report.datasets:
-        console.print("Nothing has been spent.")
-    if figure is not None:
-        console.print(f"Burn-down: {escape(str(figure))}", soft_wrap=True)
-    if page is not None:
-        console.print(f"Page: {escape(str(page))}", soft_wrap=True)
-
-
-def _where(noted: NotedHead, rows: int) -> str:
-    if noted.row is None:
-        return "[bold red]not in the ledger[/]"
-    newer = rows - noted.row
-    return f"[green]found, row {noted.row:,}[/]" + (f"; {newer:,} newer" if newer else ", the newest")
-
-
-def _print_dataset(console: Console, dataset: DatasetAudit) -> None:
-    console.print(f"\n{_title(dataset)}", soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("spent by", style="dim", no_wrap=True)
-    table.add_column("name", min_width=30, overflow="fold")
-    table.add_column("releases", justify="right", no_wrap=True)
-    table.add_column("ε (RDP)", justify="right", no_wrap=True)
-    table.add_column("ε (PLD)", justify="right", no_wrap=True)
-    total = dataset.epsilon
-    table.add_row(
-        "worst", f"[bold]the {_protected(dataset)} with the largest ε[/]", f"{dataset.releases:,}",
-        f"[bold]{shown(total.rdp if total else None)}[/]", shown(total.pld if total else None),
-    )  # fmt: skip
-    for kind, lines in (
-        ("client", dataset.by_client),
-        ("group", dataset.by_group),
-        ("changing", dataset.changing),
-        ("channel", dataset.by_channel),
-        ("run", dataset.by_run),
-    ):
-        _add_lines(table, kind, lines)
-    console.print(table)
-    for remark in remarks(dataset):
-        console.print(remark, style="dim", markup=False)
-
-
-def _protected(dataset: DatasetAudit) -> str:
-    known = dataset.state.neighbouring
-    return "record" if known is None else str(known.unit)
-
-
-def _add_lines(table: Table, kind: str, lines: tuple[Line, ...]) -> None:
-    if not lines or (len(lines) == 1 and not lines[0].name):
-        return
-    table.add_section()
-    for line in largest_first(lines)[:SHOWN_LINES]:
-        epsilon = line.epsilon
-        table.add_row(
-            kind, escape(line_name(line)), f"{line.releases:,}",
-            shown(epsilon.rdp if epsilon else None), shown(epsilon.pld if epsilon else None),
-        )  # fmt: skip
-    if len(lines) > SHOWN_LINES:
-        claimed = "" if all(line.epsilon is None for line in lines) else ", none larger"
-        table.add_row(kind, f"[dim]… {len(lines) - SHOWN_LINES} more{claimed}: --json[/]", "", "", "")
-
-
-def _title(dataset: DatasetAudit) -> str:
-    state, budget = dataset.state, dataset.state.budget
-    name = f"[bold cyan]{escape(state.name)}[/]"
-    if state.simulation:
-        return f"{name}   simulation: noise may be seeded, no ε is claimed"
-    whom = f"δ = {dataset.delta:g}" + (f", {state.neighbouring}" if state.neighbouring else "")
-    if budget is None:
-        return f"{name}   {whom}   no budget"
-    left = f"[bold red]EXCEEDED ({percent(dataset.left)} left)[/]" if dataset.exceeded else (
-        f"[bold green]{percent(dataset.left)} left[/]"
-    )  # fmt: skip
-    bound = "" if state.fingerprint else "   [yellow](bound to the name only)[/]"
-    return f"{name}   {whom}   budget ε = {budget.epsilon:g} at δ = {budget.delta:g}: {left}{bound}"

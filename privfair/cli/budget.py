@@ -66,8 +66,8 @@ def set_budget(
     require_name("dataset", name)
     require_text("reason", reason, empty=True)
     fingerprint = _fingerprint(data, owner, delimiter, encoding)
-    with _open_to_write(ledger, owner, binds=data is not None) as run_ledger:
-        before = run_ledger.dataset(name)
+    with _open_to_write(ledger, owner, binds=data is not None) as opened:
+        before = opened.dataset(name)
         known = before.neighbouring
         budget = Budget(
             epsilon,
@@ -77,11 +77,11 @@ def set_budget(
             people=people,
         )
         if fingerprint:
-            run_ledger.register(name, fingerprint=fingerprint, renew=changed)
-        require_whole_noise(name, run_ledger.runs(name))
-        run_ledger.set_budget(name, budget, reason=reason)
-        _note_others(run_ledger, name, fingerprint)
-        _print(run_ledger, [run_ledger.dataset(name)], as_json, single=True)
+            opened.register(name, fingerprint=fingerprint, renew=changed)
+        require_whole_noise(name, opened.runs(name))
+        opened.set_budget(name, budget, reason=reason)
+        _note_others(opened, name, fingerprint)
+        _print(opened, [opened.dataset(name)], as_json, single=True)
 
 
 @app.command("show")
@@ -94,12 +94,12 @@ def show(
 
     Example: privfair budget show
     """
-    with open_ledger(ledger) as run_ledger:
-        states = [state for state in run_ledger.datasets() if name in (None, state.name)]
+    with open_ledger(ledger) as opened:
+        states = [state for state in opened.datasets() if name in (None, state.name)]
         if name is not None and not states:
-            known = ", ".join(state.name for state in run_ledger.datasets()) or "none"
+            known = ", ".join(state.name for state in opened.datasets()) or "none"
             raise InputError("dataset", "must be in the ledger", name, f"It knows: {known}.")
-        fine = _print(run_ledger, states, as_json, single=name is not None)
+        fine = _print(opened, states, as_json, single=name is not None)
     if not fine:
         raise typer.Exit(1)
 
@@ -111,7 +111,7 @@ def new_key(
 ) -> None:
     """Make an owner's key, for signing a new ledger's rows and for fingerprints of data.
 
-    Keep it away from those who could change the books: whoever has it can also sign.
+    Keep it away from those who could change the ledger: whoever has it can also sign.
 
     Example: privfair budget new-key owner.key
     """
@@ -129,11 +129,11 @@ def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> L
 
     binds: the key is for a fingerprint too. It then has a use in a ledger without signatures.
     """
-    run_ledger = open_ledger(url, owner, create=True)
-    if owner is None or run_ledger.signed_by:
-        return run_ledger
-    where = run_ledger.url
-    run_ledger.close()
+    opened = open_ledger(url, owner, create=True)
+    if owner is None or opened.signed_by:
+        return opened
+    where = opened.url
+    opened.close()
     if not binds:
         remedy = f"Nothing was set. {_SIGNED_FROM_THE_START} To go on without signatures, leave out --key."
         raise InputError("--key", "can only sign a ledger that was created with a key", where, remedy)
@@ -144,11 +144,11 @@ def _open_to_write(url: str | None, owner: OwnerKey | None, *, binds: bool) -> L
     return open_ledger(url)
 
 
-def _note_others(run_ledger: Ledger, name: str, fingerprint: str) -> None:
+def _note_others(opened: Ledger, name: str, fingerprint: str) -> None:
     """Say where else these data have a budget: nobody adds the two up."""
     from accountant.ledger.machine_state import State
 
-    others = [known.url for known in State().budgets(name, fingerprint) if known.ledger_id != run_ledger.ledger_id]
+    others = [known.url for known in State().budgets(name, fingerprint) if known.ledger_id != opened.ledger_id]
     if others:
         Console(stderr=True, highlight=False, soft_wrap=True).print(
             f"[yellow]note:[/] on this machine data of this name also have a budget in {escape(', '.join(others))}: if "
@@ -173,18 +173,18 @@ def _fingerprint(data: Path | None, owner: OwnerKey | None, delimiter: str, enco
     return fingerprint_csv(data, owner, delimiter=delimiter, encoding=encoding)
 
 
-def _print(run_ledger: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
+def _print(opened: Ledger, states: list[DatasetState], as_json: bool, *, single: bool) -> bool:
     """Print the budgets; False when one is exceeded."""
-    found = {state.name: _facts(run_ledger, state) for state in states}
+    found = {state.name: _facts(opened, state) for state in states}
     if as_json:
         one = {"dataset": states[0].name, **found[states[0].name]} if single else {"datasets": found}
-        print(json.dumps({"ledger": run_ledger.url, **one}, ensure_ascii=False, allow_nan=False))
+        print(json.dumps({"ledger": opened.url, **one}, ensure_ascii=False, allow_nan=False))
     else:
-        _print_table(run_ledger, states, found)
+        _print_table(opened, states, found)
     return not any(facts["budget"] and facts["budget"]["exceeded"] for facts in found.values())
 
 
-def _facts(run_ledger: Ledger, state: DatasetState) -> dict[str, Any]:
+def _facts(opened: Ledger, state: DatasetState) -> dict[str, Any]:
     from accountant.audit import budget_left
     from accountant.spending import worst_record
 
@@ -197,7 +197,7 @@ def _facts(run_ledger: Ledger, state: DatasetState) -> dict[str, Any]:
         "budget": None,
     }
     if budget is not None:
-        spent, client, groups = worst_record(run_ledger.spent(state.name))
+        spent, client, groups = worst_record(opened.spent(state.name))
         left, room = budget_left(budget, spent), budget.remaining(spent)
         facts["budget"] = {
             "epsilon": budget.epsilon,
@@ -216,9 +216,9 @@ def _facts(run_ledger: Ledger, state: DatasetState) -> dict[str, Any]:
     return facts
 
 
-def _print_table(run_ledger: Ledger, states: list[DatasetState], found: dict[str, dict[str, Any]]) -> None:
+def _print_table(opened: Ledger, states: list[DatasetState], found: dict[str, dict[str, Any]]) -> None:
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(run_ledger.url)}[/]", soft_wrap=True)
+    console.print(f"[bold]{escape(opened.url)}[/]", soft_wrap=True)
     if not states:
         console.print("No dataset has a budget or has spent anything.")
         return

@@ -1,4 +1,4 @@
-"""What the commands about ledgers share: where the ledger is, its key, and numbers for people and for JSON."""
+"""`privfair ledger`, which copy of a ledger is the newest; and the options that all commands about ledgers share."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ LedgerOption = Annotated[
 ]
 KeyOption = Annotated[Path | None, typer.Option("--key", help="The owner's key file, for signatures and fingerprints.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+app = typer.Typer(no_args_is_help=True, help="Copies of ledgers: say which one is the newest.")
+
 __all__ = ["JsonOption", "KeyOption", "LedgerOption", "json_number", "load_key", "open_ledger", "percent", "shown"]
 
 
@@ -52,12 +54,6 @@ def json_number(value: float | None) -> float | str | None:
     return "inf" if value > 0 else "-inf"
 
 
-# ---- `privfair ledger`: which copy of a ledger is the newest.
-
-
-app = typer.Typer(no_args_is_help=True, help="Copies of ledgers: say which one is the newest.")
-
-
 @app.command("trust")
 def trust(
     ledger: LedgerOption = None,
@@ -74,11 +70,11 @@ def trust(
 
     Example: privfair ledger trust --ledger sqlite:///ledger.sqlite --reason "moved to a new machine"
     """
-    with open_ledger(ledger, load_key(key)) as run_ledger:
-        before = run_ledger.seen
-        head = run_ledger.trust(reason=reason)
+    with open_ledger(ledger, load_key(key)) as opened:
+        before = opened.seen
+        head = opened.trust(reason=reason)
         reported = "was known already" if before is not None else "is remembered from now on"
-        _print(run_ledger, head, as_json, f"{run_ledger.url}, verified to row {head.sequence:,}, {reported}.")
+        _print(opened, head, as_json, f"{opened.url}, verified to row {head.sequence:,}, {reported}.")
 
 
 @app.command("restore")
@@ -95,21 +91,19 @@ def restore(
 
     Example: privfair ledger restore --reason "disk failed, backup of 12 May"
     """
-    with open_ledger(ledger, load_key(key)) as run_ledger:
-        lost = run_ledger.seen
-        head = run_ledger.restore(reason=reason)
+    with open_ledger(ledger, load_key(key)) as opened:
+        lost = opened.seen
+        head = opened.restore(reason=reason)
         reported = (
             ""
             if lost is None
             else f" This machine had seen row {lost.head.sequence:,}; what came after the copy is lost."
         )
-        _print(run_ledger, head, as_json, f"{run_ledger.url} goes on at row {head.sequence:,}.{reported}")
+        _print(opened, head, as_json, f"{opened.url} goes on at row {head.sequence:,}.{reported}")
 
 
-def _print(run_ledger: Ledger, head: Head, as_json: bool, reported: str) -> None:
+def _print(opened: Ledger, head: Head, as_json: bool, reported: str) -> None:
     if as_json:
-        print(
-            json.dumps({"ledger": run_ledger.url, "id": run_ledger.ledger_id, "rows": head.sequence, "head": head.hash})
-        )
+        print(json.dumps({"ledger": opened.url, "id": opened.ledger_id, "rows": head.sequence, "head": head.hash}))
     else:
         Console(highlight=False, soft_wrap=True).print(reported, markup=False)

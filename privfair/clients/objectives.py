@@ -84,7 +84,7 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
 
 
 def couples_records(objective: Objective) -> str | None:
-    """Why a record's loss depends on the client's other records, in plain words; None if it does not."""
+    """Why a record's loss depends on the client's other records; None if it does not."""
     if isinstance(objective, OwnPenalty):
         return "the penalty compares the groups within the client's own minibatch"
     if isinstance(objective, Tracked) and objective.drift != "none":
@@ -199,7 +199,7 @@ def _table(data: TrainingData, predictions: FloatArray, attribute: int, groups: 
 
 
 def confusion_tables(data: TrainingData, model: FlatModel, groups: Sequence[int]) -> list[NDArray[np.int64]]:
-    """For each attribute, with so many groups: (groups, label, decision), numbers of records of a binary task."""
+    """For each attribute: (groups, label, decision), numbers of records of a binary task; `groups` has their number."""
     predictions = data.task.predictions(data.outputs(model)).numpy().astype(np.float64)
     return [_table(data, predictions, attribute, size) for attribute, size in enumerate(groups)]
 
@@ -222,7 +222,11 @@ def measure(quantities: Sequence[str], data: TrainingData, model: FlatModel) -> 
     unknown = [q for q in quantities if q not in MEASURES]
     if unknown:
         raise InputError("quantities", f"must be of {', '.join(MEASURES)}", unknown[0])
-    outputs = model.evaluate(data.x)
+    return measured(quantities, data, model.evaluate(data.x))
+
+
+def measured(quantities: Sequence[str], data: TrainingData, outputs: torch.Tensor) -> dict[str, FloatArray]:
+    """The asked figures from the model's outputs for all records."""
     predictions = data.task.predictions(outputs).numpy().astype(np.float64)
     losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
     return {q: MEASURES[q](data, predictions, losses) for q in quantities}

@@ -1,6 +1,6 @@
-"""Opacus, in the one place where it is imported: per-example gradients, clipping, noise.
+"""The only module that imports Opacus: per-example gradients, clipping, noise.
 
-Importing it takes seconds, so whoever needs this file imports it when a private run begins.
+The import takes seconds, so callers import this module only when a private run begins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from opacus.optimizers import DPOptimizer  # noqa: E402
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed  # noqa: E402
 from opacus.validators import ModuleValidator  # noqa: E402
 
-logging.root.handlers[:] = _handlers  # Opacus sets up logging for the whole program; that is not its business
+logging.root.handlers[:] = _handlers  # Opacus configures logging for the whole program; undo that
 
 _DRAWS_AT_ONCE = 1 << 14  # normals
 _RECURRENT = (DPRNN, DPLSTM, DPGRU)  # their linear parts are hooked one by one
@@ -114,7 +114,7 @@ class PerExampleGradients(GradSampleModule):  # type: ignore[misc]
 
 
 def _require_rows(layer: nn.Module, sample: torch.Tensor, records: int) -> None:
-    """Nothing, if the gradient has one row per record: clipping rows bounds what a record can do only then."""
+    """Raise unless the gradient has one row per record: only then does clipping rows bound what a record can do."""
     if sample.shape[0] != records:
         raise InputError(
             f"layer {type(layer).__name__}",
@@ -128,8 +128,7 @@ class NoisyMean(DPOptimizer):  # type: ignore[misc]
     """Opacus' step up to the optimiser (clip, sum, noise, divide), on all parameters as one flat vector.
 
     The sum is exact: one record moves it by at most max_grad_norm, rounding included (see `clipped_sum`). The noise
-    comes from `entropy`, not from torch's generator. How the result moves the
-    model is left to the caller.
+    comes from `entropy`, not from torch's generator. The caller moves the model.
     """
 
     def __init__(self, size: int, work: PrivateWork, entropy: Entropy) -> None:

@@ -1,4 +1,4 @@
-"""What plain and private local training share: how a gradient moves the parameters, and what comes out at the end."""
+"""Local steps, which plain and private training share, and local training without privacy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ class Trained:
 
 
 class Adam:
-    """θ ← θ − η·m̂/(√v̂ + 1e-8) with β₁ = 0.9, β₂ = 0.999 (Kingma & Ba 2015, arXiv 1412.6980v9, algorithm 1)."""
+    """θ ← θ − η·m̂/(√v̂ + 1e-8) with β₁ = 0.9, β₂ = 0.999 (Kingma & Ba 2015, arXiv 1412.6980v9, algorithm 1).
+
+    Not torch.optim.Adam: it divides √v by √(1 − β₂ᵗ) where this takes the root of v/(1 − β₂ᵗ), as the batched and the
+    compiled engine do. The results differ in the last bits, which recorded runs and equal engines rest on.
+    """
 
     def __init__(self, parameters: torch.Tensor, learning_rate: float) -> None:
         """It starts afresh: m = v = 0."""
@@ -90,9 +94,6 @@ class Descent:
         return Trained(self._parameters.to(dtype, copy=True).numpy(), self._steps, snapshot)
 
 
-# ---- Local training by stochastic gradient descent or Adam, without privacy.
-
-
 def train_locally(
     request: TrainRequest,
     parameters: FloatArray,
@@ -103,7 +104,7 @@ def train_locally(
 ) -> Trained:
     """`epochs` passes over the records in shuffled minibatches: θ ← θ − η(∇loss + μ(θ − θᵗ) + c − c_k), or Adam's step.
 
-    `parameters` is θᵗ, `shift` SCAFFOLD's c − c_k (see `steps.Descent`).
+    `parameters` is θᵗ, `shift` SCAFFOLD's c − c_k (see `Descent`).
     """
     work = request.work
     if not isinstance(work, LocalWork):

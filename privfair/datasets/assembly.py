@@ -1,4 +1,4 @@
-"""Which records are for testing, decided for each record by itself."""
+"""From encoded rows to a federation: the split into training and test records, and the clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError
-from privfair.datasets.columns import Column, encode_all
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Column, Encoder, encode_all
 from privfair.datasets.records import ClientData, Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.table import Table
 
@@ -37,9 +36,6 @@ def held_out(
     return sides
 
 
-# ---- From encoded rows to a federation: by client, then into training and test records.
-
-
 NAMES_SHOWN = 5
 
 
@@ -56,8 +52,8 @@ def assemble(
 ) -> Federation:
     """The federation in which row i belongs to `client_of[i]` and is a test record iff `tested[i]`.
 
-    Clients come in the given order, and in the order of their names where none is given. A client of `order` that has
-    no records is left out.
+    Clients come in the given order, and in the order of their names where none is given. Clients of `order` without
+    records are dropped.
     """
     if len(records) == 0:
         raise InputError(f"dataset {name}", "must have at least one record", 0, "See what the options leave out.")

@@ -1,4 +1,7 @@
-"""What the owner of a CSV file should know about it before training: silence would look like success."""
+"""Anybody's CSV file with a column that says which client holds each record.
+
+The notes of a loaded file say what its owner should know before training: silence would look like success.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,21 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.assembly import assemble, held_out
-from privfair.datasets.columns import Categorical, Column, Numeric, encode_all, infer_column, infer_groups, is_missing
+from privfair.datasets.columns import (
+    Categorical,
+    Column,
+    Encoder,
+    Numeric,
+    encode_all,
+    infer_column,
+    infer_groups,
+    is_missing,
+)
 from privfair.datasets.declared import (
     TRUE,
     Declaration,
     Roles,
+    binary_labels,
     choose_features,
     compared_columns,
     membership,
@@ -23,52 +36,12 @@ from privfair.datasets.declared import (
     read_declaration,
     read_roles,
     read_task,
+    regression_labels,
 )
 from privfair.datasets.downloads import Dataset
-from privfair.datasets.encoder import Encoder, binary_labels, regression_labels
 from privfair.datasets.number_format import NumberFormat, mixed_note, require_format
 from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.table import Table, choice, nearest, read_table
-
-
-def feature_note(features: Sequence[str], roles: Roles, table: Table, *, declared: bool) -> str:
-    """Which columns became features where nobody named any, and for which roles the others were left out."""
-    given = [role for role in ("client", "test", "id") if getattr(roles, role) is not None]
-    given += ["conditions"] if plain_columns(roles.conditions, table) else []
-    given += ["one without a name"] if "" in table and not declared else []
-    which = "all declared columns" if declared else "all columns"
-    return f"features: {', '.join(features)} ({which} but {', '.join(['label', 'sensitive', *given])})."
-
-
-def other_group_note(column: Categorical, values: Sequence[str], *, declared: bool) -> list[str]:
-    """A note on records that are in none of the declared groups, or in none at all."""
-    unknown = f'{column.name} = {{ values = […], unknown = "drop" }}' if declared else 'data.unknown = "drop"'
-    remedy = f"They are a group of their own, which can set the largest gap; {unknown} leaves them out."
-    return [f"{note} {remedy}" for note in column.unknown_note(values)]
-
-
-def group_notes(attributes: Sequence[SensitiveAttribute], groups: NDArray[np.int64]) -> list[str]:
-    """A note on every sensitive attribute of which only one value occurs."""
-    notes = []
-    for attribute, codes in zip(attributes, groups.T, strict=True):
-        present = np.unique(codes)
-        if len(present) == 1:
-            value = attribute.values[present[0]]
-            notes.append(f"{attribute.name}: all records are in one group, {value!r}: there is nothing to compare.")
-    return notes
-
-
-def condition_notes(names: Sequence[str], members: NDArray[np.bool_]) -> list[str]:
-    """A note on every conditioning set without records."""
-    return [
-        f"condition {name}: no record is in it."
-        for name, inside in zip(names, members.T, strict=True)
-        if not inside.any()
-    ]
-
-
-# ---- Anybody's CSV file with a column that says who holds each record.
-
 
 INFERRED = (
     "Schema inferred from the records (ranges, categories, groups): for simulations only. "
@@ -287,6 +260,45 @@ def _tested(table: Table, roles: Roles, seed: int, test_fraction: float) -> tupl
     pairs = zip(table.column(roles.id), table.contents(), strict=True)
     persons = [b"record " + content if is_missing(person) else b"id " + person.encode() for person, content in pairs]
     return held_out(persons, seed=seed, test_fraction=test_fraction, together=True), []
+
+
+# ---- Notes for the owner of the file.
+
+
+def feature_note(features: Sequence[str], roles: Roles, table: Table, *, declared: bool) -> str:
+    """Which columns became features by default, and for which roles the others were not used."""
+    given = [role for role in ("client", "test", "id") if getattr(roles, role) is not None]
+    given += ["conditions"] if plain_columns(roles.conditions, table) else []
+    given += ["one without a name"] if "" in table and not declared else []
+    which = "all declared columns" if declared else "all columns"
+    return f"features: {', '.join(features)} ({which} but {', '.join(['label', 'sensitive', *given])})."
+
+
+def other_group_note(column: Categorical, values: Sequence[str], *, declared: bool) -> list[str]:
+    """A note on records that are in none of the declared groups, or in none at all."""
+    unknown = f'{column.name} = {{ values = […], unknown = "drop" }}' if declared else 'data.unknown = "drop"'
+    remedy = f"They are a group of their own, which can set the largest gap; {unknown} leaves them out."
+    return [f"{note} {remedy}" for note in column.unknown_note(values)]
+
+
+def group_notes(attributes: Sequence[SensitiveAttribute], groups: NDArray[np.int64]) -> list[str]:
+    """A note on every sensitive attribute of which only one value occurs."""
+    notes = []
+    for attribute, codes in zip(attributes, groups.T, strict=True):
+        present = np.unique(codes)
+        if len(present) == 1:
+            value = attribute.values[present[0]]
+            notes.append(f"{attribute.name}: all records are in one group, {value!r}: there is nothing to compare.")
+    return notes
+
+
+def condition_notes(names: Sequence[str], members: NDArray[np.bool_]) -> list[str]:
+    """A note on every conditioning set without records."""
+    return [
+        f"condition {name}: no record is in it."
+        for name, inside in zip(names, members.T, strict=True)
+        if not inside.any()
+    ]
 
 
 DATASET = Dataset(

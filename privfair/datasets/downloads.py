@@ -1,19 +1,16 @@
-"""Where the data files are, and whether they are the published ones."""
+"""Datasets before they are loaded: what the registry knows of them, where their files are, and their download."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
-from http.client import HTTPException
+from hashlib import file_digest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from accountant.errors import InputError
 from privfair.datasets.records import Federation
@@ -48,7 +45,8 @@ def locate(name: str) -> Path | None:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    return sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def require(dataset: str, file: SourceFile) -> tuple[Path, tuple[str, ...]]:
@@ -64,8 +62,7 @@ def require(dataset: str, file: SourceFile) -> tuple[Path, tuple[str, ...]]:
     return path, (f"{file.name} is not the published file (its SHA-256 differs): figures may differ too.",)
 
 
-# ---- What the registry knows about a dataset before it is loaded.
-
+# ---- What the registry knows about a dataset.
 
 COMMON = ("seed", "test_fraction")  # every loader takes these; the rest are its own options
 REQUIRED = "(required)"
@@ -93,7 +90,7 @@ class Dataset:
         }
 
     def info(self) -> DatasetInfo:
-        """What `describe` tells."""
+        """What `describe` lists."""
         files = tuple(FileInfo(file.name, file.sha256, file.urls, locate(file.name)) for file in self.files)
         documentation = inspect.getdoc(self.load) or ""
         return DatasetInfo(self.name, self.description, self.source, self.licence, files, self.options(), documentation)
@@ -133,8 +130,7 @@ class DatasetInfo:
         return [paragraph.replace("\n", " ").strip() for paragraph in re.split(r"\n{2,}", joined) if paragraph.strip()]
 
 
-# ---- Downloads of published files, kept only if they are the published ones.
-
+# ---- Downloads of published files.
 
 MIRROR_VARIABLE = "PRIVFAIR_DATA_URL"
 THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
@@ -143,12 +139,12 @@ Progress = Callable[[str, int, int], None]
 
 
 class FetchError(InputError):
-    """A file could not be had from any of its addresses."""
+    """A file could not be downloaded from any of its addresses."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Where a file is now, and whether it was there before."""
+    """Where a file is now, and whether it had to be downloaded."""
 
     name: str
     path: Path
@@ -168,6 +164,8 @@ def fetch(dataset: Dataset, *, timeout: float = 60.0, progress: Progress | None 
 
 
 def _fetch_file(file: SourceFile, timeout: float, progress: Progress | None) -> Fetched:
+    import pooch
+
     present = locate(file.name)
     target = cache_folder() / file.name
     if present is not None and digest(present) == file.sha256:
@@ -175,11 +173,13 @@ def _fetch_file(file: SourceFile, timeout: float, progress: Progress | None) -> 
     if present is not None and present != target:
         remedy = f"Remove it, or point {FOLDER_VARIABLE} elsewhere: it would hide the published file."
         raise FetchError(f"file {present}", "must be the published one", "another SHA-256", remedy)
+    pooch.get_logger().setLevel("WARNING")
     reasons = []
     for url in _addresses(file):
+        download = pooch.HTTPDownloader(progressbar=_Bar(file, progress), chunk_size=CHUNK, timeout=timeout)
         try:
-            _download(url, file, target, timeout, progress)
-        except (OSError, HTTPException, FetchError) as error:  # URLError and timeouts are OSErrors
+            pooch.retrieve(url, f"sha256:{file.sha256}", target.name, target.parent, downloader=download)
+        except (OSError, ValueError) as error:  # of requests, of a wrong hash, or of `_Bar`
             reasons.append(f"{url}: {getattr(error, 'found', error)}")
         else:
             return Fetched(file.name, target, downloaded=True)
@@ -188,7 +188,7 @@ def _fetch_file(file: SourceFile, timeout: float, progress: Progress | None) -> 
 
 
 def _addresses(file: SourceFile) -> list[str]:
-    """The addresses to try, if their scheme is safe."""
+    """The addresses to try; raise if one is not safe."""
     mirror = os.environ.get(MIRROR_VARIABLE)
     urls = [f"{mirror.rstrip('/')}/{file.name}"] if mirror else list(file.urls)
     for url in urls:
@@ -198,30 +198,22 @@ def _addresses(file: SourceFile) -> list[str]:
     return urls
 
 
-def _download(url: str, file: SourceFile, target: Path, timeout: float, progress: Progress | None) -> None:
-    """The file at `target`, moved there at once when it is complete and verified."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as out, urlopen(url, timeout=timeout) as response:
-            found = _copy(response, out, file, progress)
-        if found != file.sha256:
-            raise FetchError(f"file {file.name}", f"must have SHA-256 {file.sha256}", f"SHA-256 {found}")
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+class _Bar:
+    """Pooch's progress bar; it also stops a download beyond the published size, which pooch does not."""
 
+    def __init__(self, file: SourceFile, progress: Progress | None) -> None:
+        self._file, self._progress = file, progress
+        self.total = self._done = 0
 
-def _copy(response: IO[bytes], out: IO[bytes], file: SourceFile, progress: Progress | None) -> str:
-    """The SHA-256 of what was copied; never more than the published size."""
-    hashed = sha256()
-    done = 0
-    while chunk := response.read(CHUNK):
-        done += len(chunk)
-        if done > file.size:
-            raise FetchError(f"file {file.name}", f"must have {file.size} bytes", "more bytes")
-        hashed.update(chunk)
-        out.write(chunk)
-        if progress is not None:
-            progress(file.name, done, file.size)
-    return hashed.hexdigest()
+    def update(self, size: int) -> None:
+        if max(self.total, self._done) > self._file.size:
+            raise FetchError(f"file {self._file.name}", f"must have {self._file.size} bytes", "more bytes")
+        self._done += size
+        if self._progress is not None:
+            self._progress(self._file.name, min(self._done, self._file.size), self._file.size)
+
+    def reset(self) -> None:
+        self._done = 0
+
+    def close(self) -> None:
+        """Nothing is open."""

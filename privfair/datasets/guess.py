@@ -1,4 +1,8 @@
-"""What one column of an unknown table looks like: numbers, categories, or something that tells who a person is."""
+"""A guess at an unknown table, for a person to check: what each column holds, and which is label, group and client.
+
+A guess goes by the columns' names, and by their values only where the name does not decide. It looks at the records,
+so nothing here is private.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.columns import MOST_GROUPS, is_missing, numbers
-from privfair.datasets.encoder import BINARY
+from privfair.datasets.declared import BINARY
 from privfair.datasets.number_format import NumberFormat, unread_format
 from privfair.datasets.table import Table, nearest
 
@@ -46,7 +50,7 @@ REASONS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """A column: what kind of values it has, how many different ones, and those that are no secret of few records."""
+    """A column: what kind of values it has, how many different ones, and those that many records share."""
 
     name: str
     kind: Kind
@@ -148,11 +152,7 @@ def rounded(low: float, high: float) -> tuple[float, float]:
     return float(f"{bottom:.6g}"), float(f"{top:.6g}")
 
 
-# Which column of an unknown table is the label, which the group, who holds the records: a guess for a person to check.
-#
-# A guess goes by the columns' names, and by their values only where the name does not decide. Nothing here is private:
-# it looks at the records.
-
+# ---- The roles of the columns.
 
 LABELS = (
     "label", "target", "y", "outcome", "class", "hired", "hire", "approved", "approval", "default", "defaulted",
@@ -301,7 +301,7 @@ def _task(name: str, values: Sequence[str], *, named: bool) -> tuple[Literal["bi
 
 
 def _require_groups(column: Profile) -> None:
-    """Nothing, if the column can be compared by group."""
+    """Raise if the column cannot be compared by group."""
     if not 2 <= column.distinct <= MOST_GROUPS:
         remedy = "Make a column of groups (of ages, say), or name another: --sensitive COLUMN."
         rule = f"must have 2 to {MOST_GROUPS} different values"

@@ -1,7 +1,7 @@
 """How the numbers of a file are written: 1234.5, 1234,5, 1,234.5 or 1.234,5.
 
 What is not known is asked for. A column of numbers with decimal commas is text to a reader that expects points; made
-into categories it would train a model on one 0/1 column for every number that occurs, and nobody would notice.
+into categories it would train a model on one 0/1 column for every number that occurs, without a warning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class NumberFormat:
         return all(self.fits(value) or is_missing(value) for value in values)
 
     def plain(self, value: str) -> str:
-        """A number with a decimal point and without marks between its digits; what is no number here is missing."""
+        """A number with a decimal point and without marks between its digits; anything else counts as missing."""
         if not self.fits(value):
             return value if is_missing(value) or np.isnan(numbers([value])[0]) else ""
         if self.thousands:
@@ -119,7 +119,7 @@ def find_format(table: Table) -> tuple[NumberFormat, Table]:
 
 
 def require_format(name: str, values: Sequence[str], current: NumberFormat, *, declared: bool) -> None:
-    """Raise if a column of numbers is written in another format, or if most values of a declared one are no numbers."""
+    """Raise if numbers are written in another format, or if most values of a declared column are not numbers."""
     found = unread_format(values, current)
     remedy = ""
     if found is not None:
@@ -148,7 +148,7 @@ def mixed_note(name: str, values: Sequence[str], current: NumberFormat) -> list[
 
 
 def _unread(values: Sequence[str], current: NumberFormat) -> tuple[Counter[str], int]:
-    """The values that are no numbers in this format with how often they occur, and how many values there are."""
+    """How often each value occurs that is not a number in this format, and how many values there are."""
     present = [value for value in values if not is_missing(value)]
     strange = np.isnan(numbers(present)).tolist() if current.usual else [not current.fits(value) for value in present]
     return Counter(value for value, none in zip(present, strange, strict=True) if none), len(present)

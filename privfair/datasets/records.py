@@ -1,4 +1,4 @@
-"""A digest by which the same data are known again."""
+"""Records, the schema that says what they mean, and the federation of clients that hold them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accountant.errors import InputError
-from privfair.datasets.encoder import Encoder
 
-
-def fingerprint(description: Mapping[str, Any], clients: Iterable[tuple[str, Sequence[NDArray[Any]]]]) -> str:
-    """BLAKE2b with 16 bytes, in hexadecimal, of a description and of the named arrays of every client.
-
-    Every part is preceded by its length, and every array by its type and shape, so that different data never make
-    the same bytes; arrays are taken in little-endian order, so that all machines make the same ones.
-    """
-    hasher = blake2b(digest_size=16, person=b"privfair data")
-
-    def add(part: bytes) -> None:
-        hasher.update(len(part).to_bytes(8, "big"))
-        hasher.update(part)
-
-    add(json.dumps(description, sort_keys=True).encode())
-    for name, arrays in clients:
-        add(json.dumps(name).encode())
-        for array in arrays:
-            portable = np.asarray(array, dtype=array.dtype.newbyteorder("<"))
-            add(f"{array.dtype.name} {array.shape}".encode())
-            add(portable.tobytes())
-    return hasher.hexdigest()
-
-
-# ---- Records, the schema that says what they mean, and the federation of clients that hold them.
+if TYPE_CHECKING:
+    from privfair.datasets.columns import Encoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +98,7 @@ class Schema:
     """What the numbers in `Records` mean.
 
     It is declared before any data are read. `inferred` says that it was taken from the data instead: right for a
-    simulation, but then no privacy statement covers what the schema itself tells about the records. `positive` is the
+    simulation, but then no privacy statement covers what the schema itself reveals about the records. `positive` is the
     value that label 1 stands for, where the owner chose it.
     """
 
@@ -148,7 +125,7 @@ class Schema:
                 raise InputError(f"values of {attribute.name}", "must be different from each other", attribute.values)
 
     def check(self, owner: str, records: Records) -> None:
-        """Nothing, if these records fit; otherwise `InputError`."""
+        """Raise if these records do not fit the schema."""
         widths = (
             ("features", len(self.features), records.features),
             ("groups", len(self.sensitive), records.groups),
@@ -234,5 +211,27 @@ class Federation:
             for client in self.clients
         ]
         schema = {**asdict(self.schema), "label_range": [float(end) for end in self.schema.label_range]}
-        del schema["positive"]  # the labels tell
+        del schema["positive"]  # it follows from the labels
         return fingerprint(schema, arrays)
+
+
+def fingerprint(description: Mapping[str, Any], clients: Iterable[tuple[str, Sequence[NDArray[Any]]]]) -> str:
+    """BLAKE2b with 16 bytes, in hexadecimal, of a description and of the named arrays of every client.
+
+    Every part is preceded by its length, and every array by its type and shape, so that different data never make
+    the same bytes; arrays are taken in little-endian order, so that all machines make the same ones.
+    """
+    hasher = blake2b(digest_size=16, person=b"privfair data")
+
+    def add(part: bytes) -> None:
+        hasher.update(len(part).to_bytes(8, "big"))
+        hasher.update(part)
+
+    add(json.dumps(description, sort_keys=True).encode())
+    for name, arrays in clients:
+        add(json.dumps(name).encode())
+        for array in arrays:
+            portable = np.asarray(array, dtype=array.dtype.newbyteorder("<"))
+            add(f"{array.dtype.name} {array.shape}".encode())
+            add(portable.tobytes())
+    return hasher.hexdigest()

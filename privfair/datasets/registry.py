@@ -20,7 +20,7 @@ DATASETS: dict[str, Dataset] = {
 def load(name: str, /, *, seed: int = 0, test_fraction: float = 0.25, **options: Any) -> Federation:
     """The federation of that name, split into training and test records by the seed.
 
-    `describe` tells which options each dataset has; what they do is in the docstring of its loader.
+    `describe` lists which options each dataset has; what they do is in the docstring of its loader.
     """
     dataset = find(name)
     seed = whole_number("seed", seed, at_least=0)

@@ -1,4 +1,4 @@
-"""Checks of the options that loaders take."""
+"""Tables of text as they are in a file, raw values of a program, and checks of the options that loaders take."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def words(name: str, value: Any, remedy: str = "") -> list[str]:
     return list(found)
 
 
-# ---- Tables of text, as they stand in a file, before anything is made of the values.
+# ---- Tables of text.
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,7 @@ def _unique(names: list[str]) -> tuple[str, ...]:
     return tuple(unique)
 
 
-# ---- Raw values from wherever a program has them: data frames, rows, columns.
-
+# ---- Raw values: data frames, rows, columns.
 
 Values = Sequence[Any] | NDArray[Any]
 KINDS = "a data frame, a list of rows (dictionaries) or a dictionary of columns (lists)"
@@ -233,7 +232,7 @@ def read_columns(rows: Any, names: Sequence[str]) -> list[Values]:
 
 
 def _require(names: Sequence[str], found: Iterable[Any]) -> None:
-    """Nothing, if all names are there."""
+    """Raise if a name is missing."""
     there = set(found)
     for name in names:
         if name not in there:

@@ -14,20 +14,11 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.channels.base import Declined, equal, require
 from privfair.config import MOST_RECORDS
-from privfair.deployment.protocol import terms_to_text
 from privfair.federated.messages import Counts
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.runs.assembly import RunSpec
-
-
-def negotiator_of(parts: RunSpec) -> ExactCounts | PrivateCounts:
-    """How terms follow from counts where nobody sees all ledgers: repetitions of lost counts are planned for."""
-    if parts.planner is None:
-        return ExactCounts()
-    releases = 1 + parts.config.privacy.retries
-    return PrivateCounts(parts.planner, lambda: releases)
 
 
 def require_acceptable(
@@ -50,7 +41,7 @@ def require_acceptable(
     Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
     then neither the noise nor the counts of those who are there.
     """
-    negotiator = negotiator_of(parts)
+    negotiator = parts.negotiator()
     if release_plan.records.shape != (parts.clients,) or release_plan.cells.shape != (parts.clients, len(parts.cells)):
         raise Declined("The terms are not those of so many data holders and groups.")
     possible = (release_plan.records >= 0).all() and (release_plan.records <= MOST_RECORDS).all()
@@ -60,7 +51,7 @@ def require_acceptable(
             raise Declined("This data holder takes no part before it has reported its counts in this run.")
         same = own is None or (release_plan.records[me] == own.records and equal(release_plan.cells[me], own.cells))
         require(bool(same), "The terms have other counts of this data holder than it reported.")
-    if terms_to_text(_settled(release_plan, negotiator)) != terms_to_text(release_plan):
+    if RELEASE_PLANS.to_text(_settled(release_plan, negotiator)) != RELEASE_PLANS.to_text(release_plan):
         raise Declined(
             "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
             "version of privfair, or of its requirements?"

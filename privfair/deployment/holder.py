@@ -1,4 +1,4 @@
-"""A data holder's ledger while it answers one message: what it releases is paid for there, and kept."""
+"""A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import math
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,14 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.channels.base import Declined, PriceList, channel_of, registered, require_planned, respond, round_of
+from privfair.channels.base import Declined, channel_of, registered, require_planned, respond, round_of
 from privfair.channels.counts import COUNTS
-from privfair.channels.features import EMBEDDINGS
-from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
-from privfair.clients.embedder import Embedder
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.deployment import holder_state as storage
 from privfair.deployment.agreement import require_acceptable
-from privfair.deployment.holder_state import HolderState, own_key, own_records
+from privfair.deployment.holder_state import HolderState, own_records
 from privfair.deployment.protocol import (
     BEHIND,
     FINAL,
@@ -41,160 +38,25 @@ from privfair.deployment.protocol import (
     read_sums,
     refusal,
     require_kind,
-    schema_to_json,
+    schema_to_text,
     sealed,
     shared_plan,
-    terms_to_text,
     text,
 )
 from privfair.federated.codec import decode, decode_request, encode, encode_request
 from privfair.federated.exchange import singles
-from privfair.federated.messages import Counts, Reply, Request, Sealed
+from privfair.federated.messages import Counts, Request, Sealed
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import ReleasePlan
-from privfair.privacy.forecast import count_spends, planned_spends
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.requirements import require_decided, require_separate
-from privfair.privacy.run_ledger import RunLedger, cell_labels, entropy_of, named_run, require_no_budget
+from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
-from privfair.runs.assembly import RunSpec
-from privfair.secure_aggregation import ClientAggregator, Forged, TooNoisy, require_resumable
-
-
-@dataclass(frozen=True)
-class Session:
-    """The desk of one holder in one run."""
-
-    run_ledger: RunLedger
-    gateway: LedgerGateway
-    price: PriceList
-    parts: RunSpec
-    me: int
-
-    @property
-    def rows(self) -> int:
-        """This holder's rows of the run."""
-        return sum(
-            spend.client == self.price.client for _, spend in self.run_ledger.ledger.spends(run=self.run_ledger.run)
-        )
-
-    def rounds(self, channel: str) -> list[int]:
-        """The rounds for which this holder has rows on a channel."""
-        rows = (s for _, s in self.run_ledger.ledger.spends(run=self.run_ledger.run) if s.client == self.price.client)
-        return [s.round for s in rows if s.channel == channel and s.round is not None]
-
-    def answer(self, request: Request, respond: Callable[[Request], Reply]) -> bytes:
-        """The message of the answer: the stored one, or one that is made and paid for now."""
-        return encode(self.gateway.answer([(0, request)], lambda _, asked: respond(asked))[0])
-
-    def released_counts(self) -> bytes | None:
-        """The message of the counts that left in this run; None where none did."""
-        return self.gateway.stored(0, COUNTS, None)
-
-    def require_room(self, release_plan: ReleasePlan | None) -> None:
-        """Raise unless the rest of the run fits into the data's budget; before terms, as far as it is known."""
-        if not self.run_ledger.budgeted or self.parts.planner is None:
-            return
-        plan, rounds, prices = self.parts.plan, self.parts.config.federation.rounds, {self.me: self.price}
-        known = release_plan or self.parts.planner.terms_beforehand(self.parts.clients)
-        counts = count_spends(known, plan, prices) if release_plan is None else []
-        self.run_ledger.ledger.require_room([*counts, *planned_spends(known, plan, range(rounds), prices)])
-
-    def forget(self, round_number: int) -> None:
-        """Let go of the stored messages of a round that is over; their prices stay."""
-        for channel in (channel.name for channel in registered() if channel.in_rounds):
-            found = self.run_ledger.ledger.reservations(
-                run=self.run_ledger.run, round=round_number, client=self.price.client, channel=channel
-            )
-            if found:
-                self.run_ledger.ledger.discard_message(*(reservation.token for reservation in found))
-
-    def statement(self, release_plan: ReleasePlan) -> dict[str, Any]:
-        """What this holder released in the run, and what bounds it: the plan, as long as it was kept.
-
-        Who takes part in which round is not in this holder's hands: nothing less than the plan is claimed.
-        """
-        planner, ledger, config, claim = (
-            self.parts.planner,
-            self.run_ledger.ledger,
-            self.parts.config,
-            release_plan.claim,
-        )
-        if planner is None or claim is None:
-            raise ValueError("a run without privacy has no statement")
-        mine = [s for _, s in ledger.spends(run=self.run_ledger.run) if s.client == self.price.client]
-        accountant, prices = account(mine, planner.neighbouring), {self.me: self.price}
-        total = total_epsilon(config, release_plan, mine, plan=self.parts.plan, prices=prices, absent=True)
-        spent, head, inferred = accountant.by_channel(claim.delta), ledger.head(), self.parts.schema.inferred
-        bounded = math.isfinite(total.pld) and not total.broken
-        return {
-            "client": self.price.client,
-            "private": bounded and not (self.run_ledger.seeded or inferred),
-            "claim": total.broken,
-            "epsilon": {"rdp": _finite(total.rdp), "pld": _finite(total.pld)},
-            "epsilon_of": total.of,
-            "delta": claim.delta,
-            "adjacency": str(planner.adjacency),
-            "unit": str(planner.unit),
-            "seeded": self.run_ledger.seeded,
-            "schema_inferred": inferred,
-            "beyond_plan": list(total.beyond),
-            "spent_by_channel": {channel: _finite(value) for channel, value in spent.items()},
-            "noise": noise(release_plan, config, planner.work),
-            "collusion": collusion(release_plan, planner),
-            "ledger": {
-                "url": ledger.url,
-                "id": ledger.ledger_id,
-                "dataset": self.run_ledger.dataset,
-                "run": self.run_ledger.run,
-                "rows": len(mine),
-                "head": head.hash,
-                "head_row": head.sequence,
-            },
-        }
-
-
-@contextmanager
-def session(
-    config: Config, federation: Federation, parts: RunSpec, me: int, run: str, ledger_id: str | None, rows: int = 0
-) -> Iterator[Session]:
-    """Open the holder's ledger for a run; one that lacks rows it had before is refused."""
-    if parts.planner is None:
-        raise ValueError("a run without privacy has no ledger")
-    run_ledger = RunLedger.open(config, federation, run, ledger_id=ledger_id, without_noise=parts.planner.without_noise)
-    try:
-        price = PriceList(
-            dataset=run_ledger.dataset,
-            run=run,
-            client=federation.clients[0].name,
-            labels=cell_labels(parts.cells, parts.schema),
-            cells=parts.cells,
-            adjacency=parts.planner.adjacency,
-            cell_counts=parts.cells.membership(federation.clients[0].train).sum(axis=0),
-            unit=parts.planner.unit,
-        )
-        gateway = LedgerGateway(
-            run_ledger.ledger,
-            [price],
-            run=run,
-            fingerprint=run_ledger.fingerprint,
-            retries=config.privacy.retries,  # the server does not see this ledger: it plans with so many
-            unplanned=(),
-        )
-        found = Session(run_ledger, gateway, price, parts, me)
-        if found.rows < rows:
-            raise Refused("The ledger is an older copy: rows of this run are missing. Put the newer one back.")
-        yield found
-    finally:
-        run_ledger.ledger.close()
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-# ---- A data holder's work on one message: agree to terms, catch up with sums, answer requests once.
-
+from privfair.runs.assembly import RunSpec, client_key
+from privfair.runs.folder import weights_file
+from privfair.runs.summary import finite
+from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
+from privfair.util import FloatArray, write_bytes, write_json
 
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."
@@ -210,38 +72,47 @@ class Curable(Refused):
 
 
 @dataclass
-class Work:
-    """One message being answered."""
+class HolderRun:
+    """One run at a data holder, while it answers a message."""
 
-    parts: RunSpec
-    me: int
+    spec: RunSpec
     folder: Path  # of the run
     memory: HolderState
     client: Client
-    replica: Replica
-    gateway: Session | None
+    run_ledger: RunLedger | None  # None, as the gateway: no privacy
+    gateway: LedgerGateway | None
+
+    @property
+    def me(self) -> int:
+        """The holder's number in the plan."""
+        return self.client.index
+
+    @property
+    def replica(self) -> Replica:
+        """The shared model."""
+        return self.client.replica
 
     def keep(self) -> None:
         """Write down what is remembered now."""
-        rows = self.gateway.rows if self.gateway else 0
+        rows = len(self.run_ledger.spends(self.client.name)) if self.run_ledger else 0
         self.memory = replace(self.memory, replica=self.replica.state(), control=self.client.control, rows=rows)
         storage.write(self.folder, self.memory)
 
     def agree(self, message: Envelope) -> None:
         """Take the terms of the order, if they are those of the plan."""
         wanted, reported = text(message, "terms_id"), text(message, "terms")
-        known = "" if self.memory.release_plan is None else digest(terms_to_text(self.memory.release_plan))
+        known = "" if self.memory.release_plan is None else digest(RELEASE_PLANS.to_text(self.memory.release_plan))
         if wanted in ("", known):  # none are named for counts, which come before them
             return
         if not reported:
             raise Curable(NO_TERMS, "These terms are not known here.")
         try:
-            release_plan = ReleasePlan.from_json(json.loads(reported))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise Declined(f"The terms cannot be read ({type(error).__name__}).") from None
-        require_acceptable(release_plan, self.memory.release_plan, self.parts, self.me, self._own_counts())
+            release_plan = RELEASE_PLANS.from_text(reported)
+        except InputError as error:
+            raise Declined(f"The terms cannot be read: {error}") from None
+        require_acceptable(release_plan, self.memory.release_plan, self.spec, self.me, self._own_counts())
         if self.gateway:
-            self.gateway.require_room(release_plan)
+            self.spec.require_room(self.run_ledger, {self.me: self.gateway.prices[0]}, release_plan)
         self.memory = replace(self.memory, release_plan=release_plan)
         self.keep()
 
@@ -249,7 +120,7 @@ class Work:
         """The counts that this holder released in this run, as its folder or its ledger has them; None: none so far."""
         message = self.memory.counts
         if message is None and self.gateway:
-            message = self.gateway.released_counts()
+            message = self.gateway.stored(0, COUNTS, None)
         counts = None if message is None else decode(message)
         return counts if isinstance(counts, Counts) else None
 
@@ -276,17 +147,18 @@ class Work:
 
     def answer(self, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
-        require_planned(request, self.parts, self.memory.release_plan, self.me)
+        require_planned(request, self.spec, self.memory.release_plan, self.me)
         if channel_of(request).phase == "on demand":  # not of a private run, and the same whenever it is asked
             self._require_model(request)
             return encode(respond(self.client, request))
         channel, number = request.channel, round_of(request)
         place = channel if number is None else f"{channel}-{number}"
         form = hashlib.blake2b(encode_request(request), digest_size=16).hexdigest()
-        reported = self.gateway.gateway.released(0, request) if self.gateway else place in self.memory.answers
-        if reported and self.memory.asked.get(place, form) != form:
+        reported = self.gateway.released(0, request) if self.gateway else place in self.memory.answers
+        stored = self.gateway.stored(0, channel, number) if self.gateway else reported
+        known = self.memory.asked.get(place, form)
+        if reported and known != form and (known or not stored):  # unknown content: only the same answer again
             raise Declined(f"The {channel} were told before, for a request of another content.")
-        stored = self.gateway.gateway.stored(0, channel, number) if self.gateway else reported
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
@@ -294,9 +166,9 @@ class Work:
         self.memory = replace(self.memory, asked={**self.memory.asked, place: form})
         self.keep()  # before anything is released: the same request again gets the same answer, another one none
         if self.gateway:
-            message = self.gateway.answer(request, lambda asked: respond(self.client, asked))
+            message = encode(self.gateway.answer([(0, request)], lambda _, asked: respond(self.client, asked))[0])
             if number is not None and number >= 2:
-                self.gateway.forget(number - 2)
+                self._forget(number - 2)
         else:
             message = self.memory.answers[place] if reported else encode(respond(self.client, request))
             self.memory = _pruned(self.memory.with_answer(place, message), channel, number)
@@ -317,20 +189,22 @@ class Work:
             raise Declined(f"The shared features are not the agreed ones: {error}") from None
 
     def _require_turn(self, channel: str, number: int | None) -> None:
-        """Nothing, unless a later round has been answered already, as the folder or the ledger tell."""
-        latest = _latest(self.memory, channel)
-        if self.gateway:
-            latest = max([latest, *self.gateway.rounds(channel)], key=lambda r: -1 if r is None else r)
-        if number is not None and latest is not None and number < latest:
+        """Raise if a later round has been answered already, by what the folder or the ledger has."""
+        asked = [place.rpartition("-") for place in self.memory.asked]
+        rounds = [int(found) for known, _, found in asked if known == channel]
+        if self.run_ledger:
+            rows = [spend for spend in self.run_ledger.spends(self.client.name) if spend.channel == channel]
+            rounds += [spend.round for spend in rows if spend.round is not None]
+        if number is not None and number < (latest := max(rounds, default=number)):
             raise Declined(f"Round {number} is over: round {latest} has been answered.")
 
     def _require_model(self, request: Request) -> None:
-        """Nothing, if the request's model is one that this holder can load."""
+        """Raise if the request's model is not one that this holder can load."""
         model = getattr(request, "model", None)
         if model is None:
             return
         if isinstance(model, Sealed):
-            if self.parts.config.scheme == "plain":
+            if self.spec.config.scheme == "plain":
                 raise Declined("The plan has no encrypted sums.")
             if model.round > self.replica.round:
                 raise Curable(BEHIND, f"Sums are missing here after the first {self.replica.round}.")
@@ -341,14 +215,67 @@ class Work:
         for values in (model.values, model.control, model.snapshot):
             if values is not None and (values.shape != (size,) or values.dtype != dtype):
                 raise Declined("The model has another form than agreed.")
-        if self.parts.config.scheme != "plain":
+        if self.spec.config.scheme != "plain":
             raise Declined("The plan has encrypted sums, and no models in the open.")
 
+    def _forget(self, round_number: int) -> None:
+        """Let go of the stored messages of a round that is over; their prices stay."""
+        if self.run_ledger is None:
+            return
+        ledger, run, client = self.run_ledger.ledger, self.run_ledger.run, self.client.name
+        for channel in (channel.name for channel in registered() if channel.in_rounds):
+            found = ledger.reservations(run=run, round=round_number, client=client, channel=channel)
+            if found:
+                ledger.discard_message(*(reservation.token for reservation in found))
 
-def _latest(memory: HolderState, channel: str) -> int | None:
-    """The latest round in which something was asked on a channel."""
-    rounds = [int(place.rpartition("-")[2]) for place in memory.asked if place.startswith(f"{channel}-")]
-    return max(rounds, default=None)
+    def end(self, result: FloatArray) -> None:
+        """Write the model and, of a private run, what was released; stored messages are let go of."""
+        model, rounds = self.client.model, self.spec.config.federation.rounds
+        model.load(result)
+        write_bytes(self.folder / "model.safetensors", weights_file(model.module.state_dict()))
+        if self.run_ledger and self.memory.release_plan is not None:
+            for number in range(max(0, rounds - 2), rounds):
+                self._forget(number)
+            write_json(self.folder / "privacy.json", self._statement(self.run_ledger, self.memory.release_plan))
+
+    def _statement(self, run_ledger: RunLedger, release_plan: ReleasePlan) -> dict[str, Any]:
+        """What this holder released in the run, and what bounds it: the plan, as long as it was kept.
+
+        Who takes part in which round is not in this holder's hands: nothing less than the plan is claimed.
+        """
+        planner, config, claim, gateway = self.spec.planner, self.spec.config, release_plan.claim, self.gateway
+        if planner is None or claim is None or gateway is None:
+            raise ValueError("a run without privacy has no statement")
+        ledger, mine = run_ledger.ledger, run_ledger.spends(self.client.name)
+        accountant, prices = account(mine, planner.neighbouring), {self.me: gateway.prices[0]}
+        total = total_epsilon(config, release_plan, mine, plan=self.spec.plan, prices=prices, absent=True)
+        spent, head, inferred = accountant.by_channel(claim.delta), ledger.head(), self.spec.schema.inferred
+        bounded = math.isfinite(total.pld) and not total.broken
+        return {
+            "client": self.client.name,
+            "private": bounded and not (run_ledger.seeded or inferred),
+            "claim": total.broken,
+            "epsilon": finite({"rdp": total.rdp, "pld": total.pld}),
+            "epsilon_of": total.of,
+            "delta": claim.delta,
+            "adjacency": str(planner.adjacency),
+            "unit": str(planner.unit),
+            "seeded": run_ledger.seeded,
+            "schema_inferred": inferred,
+            "beyond_plan": list(total.beyond),
+            "spent_by_channel": finite(spent),
+            "noise": noise(release_plan, config, planner.work),
+            "collusion": collusion(release_plan, planner),
+            "ledger": {
+                "url": ledger.url,
+                "id": ledger.ledger_id,
+                "dataset": run_ledger.dataset,
+                "run": run_ledger.run,
+                "rows": len(mine),
+                "head": head.hash,
+                "head_row": head.sequence,
+            },
+        }
 
 
 def _pruned(memory: HolderState, channel: str, number: int | None) -> HolderState:
@@ -360,9 +287,6 @@ def _pruned(memory: HolderState, channel: str, number: int | None) -> HolderStat
     return replace(memory, answers=answers)
 
 
-# ---- A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server.
-
-
 WITHHELD = "Its budget or its ledger does not allow it; its own log says more."
 RUN_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 
@@ -371,26 +295,19 @@ class Holder:
     """One data holder. `handle` is its only door."""
 
     def __init__(self, config: Config, name: str, folder: Path, federation: Federation | None = None) -> None:
-        """Load the records and the key; nothing is told yet. `federation`: instead of the configured records."""
+        """Load the records and the key; nothing is released yet. `federation`: instead of the configured records."""
         names = holders(config)
         if name not in names:
             raise InputError("client", f"must be one of run.clients, {', '.join(names)}", name)
         require_decided(config)
         self.config, self.name, self.folder, self.me = config, name, folder, names.index(name)
         self.federation = own_records(config, name) if federation is None else federation
-        self.parts = RunSpec.of(config, self.federation.schema, len(names))
-        if self.parts.planner is not None:
-            self.parts.planner.require_delta()
-            require_separate(self.parts.cells.notion, self.federation)
-        self._model = self.parts.model()
+        self.spec = RunSpec.of(config, self.federation.schema, len(names))
+        if self.spec.planner is not None:
+            self.spec.planner.require_delta()
+            require_separate(self.spec.cells.notion, self.federation)
+        self._model, self._keys = self.spec.model(), client_key(config)
         self._initial = self._model.parameters()
-        keys = own_key(config, quantise=config.whole_sums)
-        self._aggregator = ClientAggregator(keys, self.parts.fixed_point, channel=UPDATES)
-        self._features: ClientAggregator | None = None
-        if self.parts.embedding is not None:
-            code = self.parts.feature_code
-            keys = own_key(config, quantise=code is not None)
-            self._features = ClientAggregator(keys, code, channel=EMBEDDINGS)
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
         """The answer to a message of the server; a refusal, with its reason, if there is none."""
@@ -434,19 +351,16 @@ class Holder:
         apart = differences(shared_plan(self.config), theirs)
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
-        folder = self.folder / run
         if self._memory(run) is None:
-            ledger_id = None
-            if self.parts.planner is None:
+            if self.spec.planner is None:
                 require_no_budget(self.config, self.federation)
-                self._require_only_run(run, budgeted=False)
-            else:
-                with self._session(run, None) as gateway:
-                    self._require_only_run(run, budgeted=gateway.run_ledger.budgeted)
-                    gateway.require_room(None)
-                    ledger_id = gateway.run_ledger.ledger.ledger_id
-            storage.write(folder, HolderState(ledger_id=ledger_id))
-        schema = schema_to_json(self.federation.schema)
+            with self._ledger(run, HolderState()) as (run_ledger, gateway):
+                self._require_only_run(run, budgeted=run_ledger is not None and run_ledger.budgeted)
+                if gateway is not None:
+                    self.spec.require_room(run_ledger, {self.me: gateway.prices[0]})
+                ledger_id = None if run_ledger is None else run_ledger.ledger.ledger_id
+            storage.write(self.folder / run, HolderState(ledger_id=ledger_id))
+        schema = schema_to_text(self.federation.schema)
         return sealed("here", run, client=self.name, schema=schema, sums=self._sums(message))
 
     def _require_only_run(self, run: str, *, budgeted: bool) -> None:
@@ -467,8 +381,7 @@ class Holder:
     # ---- orders
 
     def _order(self, run: str, message: Envelope) -> Envelope:
-        with ExitStack() as stack:
-            work = self._work(run, stack)
+        with self._run(run) as work:
             if work.memory.left:
                 raise Declined(work.memory.left)
             work.agree(message)
@@ -490,43 +403,11 @@ class Holder:
             work.keep()
             return sealed("answer", run, replies=replies, reasons=reasons, sums=work.replica.round)
 
-    def _work(self, run: str, stack: ExitStack) -> Work:
-        folder = self.folder / run
-        memory = self._memory(run)
-        if memory is None:
-            raise Curable(UNKNOWN_RUN, "This run is not known here.")
-        gateway = None
-        if self.parts.planner is not None:
-            gateway = stack.enter_context(self._session(run, memory))
-        replica = self.parts.replica(self._initial.copy(), self._aggregator.in_run(run))
-        embedder = None
-        if self.parts.embedding is not None and self._features is not None:
-            embedder = Embedder(self.parts.embedding, self._features.in_run(run))
-        if memory.replica is not None:
-            replica.restore(memory.replica)
-        client = Client(
-            self.me,
-            self.federation.clients[0],
-            self.federation.schema,
-            self.parts.cells,
-            self._model,
-            replica,
-            seed=self.config.run.seed,
-            entropy=entropy_of(self.config, self.me),
-            embedder=embedder,
-        )
-        client.control = memory.control
-        return Work(self.parts, self.me, folder, memory, client, replica, gateway)
-
     # ---- the end
 
     def _end(self, run: str, message: Envelope) -> Envelope:
         """Open the last sums; write the model, and what was released, into the run's folder."""
-        from privfair.runs.folder import weights_file
-        from privfair.util import write_bytes, write_json
-
-        with ExitStack() as stack:
-            work = self._work(run, stack)
+        with self._run(run) as work:
             if work.memory.left == UNOPENED:
                 raise Declined(UNOPENED)
             work.catch_up(read_sums(message))
@@ -541,15 +422,10 @@ class Holder:
                 result = found
             if not np.isfinite(result).all():
                 raise Declined("The model has weights that are not finite.")
-            self._model.load(result)
-            write_bytes(work.folder / "model.safetensors", weights_file(self._model.module.state_dict()))
-            if work.gateway and work.memory.release_plan is not None:
-                for number in range(max(0, self.config.federation.rounds - 2), self.config.federation.rounds):
-                    work.gateway.forget(number)
-                write_json(work.folder / "privacy.json", work.gateway.statement(work.memory.release_plan))
+            work.end(result)
             return sealed("ended", run, sums=work.replica.round)
 
-    # ---- parts
+    # ---- what a message is answered with
 
     def _memory(self, run: str) -> HolderState | None:
         """What is remembered of a run; one that was begun with messages of an earlier version is refused."""
@@ -561,7 +437,33 @@ class Holder:
                 raise Declined(str(error)) from None
         return memory
 
-    def _session(self, run: str, memory: HolderState | None) -> AbstractContextManager[Session]:
+    @contextmanager
+    def _ledger(self, run: str, memory: HolderState) -> Iterator[tuple[RunLedger | None, LedgerGateway | None]]:
+        """The ledger of a private run, open; one that lacks rows it had before is refused."""
         name = named_run(run, self.config, self.federation.schema, None)
-        ledger_id, rows = (None, 0) if memory is None else (memory.ledger_id, memory.rows)
-        return session(self.config, self.federation, self.parts, self.me, name, ledger_id, rows)
+        run_ledger = self.spec.open_ledger(self.federation, name, memory.ledger_id)
+        if run_ledger is None:
+            yield None, None
+            return
+        try:
+            gateway = self.spec.gateway(run_ledger, self.federation.clients, planner_sees_ledger=False)
+            if len(run_ledger.spends(self.name)) < memory.rows:
+                raise Refused("The ledger is an older copy: rows of this run are missing. Put the newer one back.")
+            yield run_ledger, gateway
+        finally:
+            run_ledger.ledger.close()
+
+    @contextmanager
+    def _run(self, run: str) -> Iterator[HolderRun]:
+        """A run that is known here, as it was after the last message."""
+        memory = self._memory(run)
+        if memory is None:
+            raise Curable(UNKNOWN_RUN, "This run is not known here.")
+        with self._ledger(run, memory) as (run_ledger, gateway):
+            opener, embedder = self.spec.client_side(self._keys, run)
+            replica = self.spec.replica(self._initial.copy(), opener)
+            if memory.replica is not None:
+                replica.restore(memory.replica)
+            client = self.spec.client(self.me, self.federation.clients[0], self._model, replica, embedder)
+            client.control = memory.control
+            yield HolderRun(self.spec, self.folder / run, memory, client, run_ledger, gateway)

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.codec import TREE, Arrays, Codec, FloatArray, Payload, with_tree
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
 from privfair.datasets.registry import load as load_dataset
 from privfair.federated.interfaces import Memory
 from privfair.federated.release_plan import ReleasePlan
-from privfair.secure_aggregation import VERSION, ClientKeys, load_client, plain_keys
-from privfair.util import FloatArray, read_arrays, write_arrays
+from privfair.secure_aggregation import VERSION
+from privfair.util import read_arrays, write_arrays
 
 FILE = "state.npz"
 
@@ -29,8 +26,8 @@ FILE = "state.npz"
 class HolderState:
     """All of it, as of the last answer.
 
-    `asked`: the digest of the request in each place (channel and round). `answers`: what was answered there, where no
-    ledger keeps it. `counts`: those that were told, as their message.
+    `asked`: the digest of the request in each place (channel and round); "" where an earlier version wrote
+    it. `answers`: what was answered there, where no ledger keeps it. `counts`: those that were reported, as a message.
     """
 
     ledger_id: str | None = None
@@ -39,59 +36,43 @@ class HolderState:
     release_plan: ReleasePlan | None = None
     replica: Memory | None = None
     control: FloatArray | None = None
-    counts: bytes | None = None
+    counts: Payload | None = None
     left: str = ""  # why the holder answers no more in this run, if so
     asked: dict[str, str] = field(default_factory=dict)
-    answers: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[str, Payload] = field(default_factory=dict)
 
     def with_answer(self, place: str, message: bytes) -> HolderState:
         """With one answer more."""
         return replace(self, answers={**self.answers, place: message})
 
 
+def _earlier(arrays: Arrays) -> Arrays:
+    """The state as versions up to 0.2 wrote it. Of requests they kept digests of other bytes: "" stands for them."""
+    about = json.loads(arrays[TREE].tobytes())
+    if "terms" not in about:
+        return arrays
+
+    def part(prefix: str) -> dict[str, str]:
+        return {name.removeprefix(prefix): name for name in arrays if name.startswith(prefix)}
+
+    single = {name: name for name in ("control", "counts") if name in arrays}
+    state = {"messages": 0, **about, **single, "replica": part("replica/") or None, "answers": part("answer/")}
+    state |= {"release_plan": state.pop("terms"), "asked": dict.fromkeys(about["asked"], "")}
+    return with_tree(arrays, state)
+
+
+_states = Codec[HolderState](HolderState, "state of a data holder", what=FILE, earlier=_earlier)
+
+
 def read(folder: Path) -> HolderState | None:
     """What the folder of a run holds; None if the run is not known."""
     path = folder / FILE
-    if not path.is_file():
-        return None
-    arrays = read_arrays(path)
-    about = json.loads(arrays["about"].tobytes())
-
-    def part(prefix: str) -> dict[str, NDArray[Any]]:
-        return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
-    return HolderState(
-        ledger_id=about["ledger_id"],
-        messages=about.get("messages", 0),
-        rows=about["rows"],
-        release_plan=about["terms"] and ReleasePlan.from_json(about["terms"]),
-        replica=part("replica/") or None,
-        control=arrays.get("control"),
-        counts=arrays["counts"].tobytes() if "counts" in arrays else None,
-        left=about["left"],
-        asked=about["asked"],
-        answers={place: array.tobytes() for place, array in part("answer/").items()},
-    )
+    return _states.from_arrays(read_arrays(path)) if path.is_file() else None
 
 
 def write(folder: Path, memory: HolderState) -> None:
     """Replace what is remembered, at once."""
-    about = {
-        "ledger_id": memory.ledger_id,
-        "messages": memory.messages,
-        "rows": memory.rows,
-        "terms": memory.release_plan and memory.release_plan.to_json(),
-        "left": memory.left,
-        "asked": memory.asked,
-    }
-    arrays: dict[str, NDArray[Any]] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
-    arrays |= {f"replica/{name}": values for name, values in (memory.replica or {}).items()}
-    arrays |= {f"answer/{place}": np.frombuffer(message, np.uint8) for place, message in memory.answers.items()}
-    if memory.control is not None:
-        arrays["control"] = memory.control
-    if memory.counts is not None:
-        arrays["counts"] = np.frombuffer(memory.counts, np.uint8)
-    write_arrays(folder / FILE, arrays)
+    write_arrays(folder / FILE, _states.to_arrays(memory))
 
 
 @contextmanager
@@ -103,7 +84,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-# ---- What a data holder has of its own: its records, and its key.
+# ---- What a data holder has of its own: its records.
 
 
 def own_records(config: Config, name: str) -> Federation:
@@ -117,26 +98,3 @@ def own_records(config: Config, name: str) -> Federation:
     if name not in parts:
         raise InputError("client", "must have records in the data", name)
     return replace(found, clients=(parts[name],))
-
-
-def own_key(config: Config, *, quantise: bool | None = None) -> ClientKeys:
-    """The holder's key; none for the plain scheme, where `quantise` tells whether sums are of integers."""
-    if config.scheme == "plain":
-        return plain_keys(quantise=config.aggregation.quantise if quantise is None else quantise).client
-    keys = load_client(key_path(config, "every data holder its client.key"))
-    require_scheme(config, keys.scheme)
-    return keys
-
-
-def key_path(config: Config, whose: str) -> Path:
-    """Where the configuration says that the key is; `whose`: who is to be given which, for the remedy."""
-    if config.aggregation.keys is None:
-        remedy = f"Make a pair with `privfair keys new DIR`, and give {whose}."
-        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
-    return Path(config.aggregation.keys)
-
-
-def require_scheme(config: Config, scheme: str) -> None:
-    """Nothing, if the key is one of the configured scheme."""
-    if scheme != config.scheme:
-        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", scheme)

@@ -9,15 +9,15 @@ anything ->  refused                    with the reason, and a code where the se
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from accountant.errors import InputError
+from privfair.codec import Codec
 from privfair.config import Config
-from privfair.datasets.records import Schema, SensitiveAttribute
+from privfair.datasets.records import Schema
 from privfair.federated.messages import Sealed
-from privfair.federated.release_plan import ReleasePlan
 from privfair.util import ARITHMETIC, installed
 
 VERSION = 1
@@ -90,29 +90,17 @@ def require_kind(envelope: Mapping[str, Value], *kinds: str) -> str:
     return kind
 
 
+_sums = Codec[Sealed](Sealed, "sum")
+
+
 def pack_sums(sums: Sequence[Sealed]) -> dict[str, Value]:
-    """Sums as fields of a message."""
-    return {
-        "sums": [s.total for s in sums],
-        "sum_rounds": [s.round for s in sums],
-        "sum_shares": [float(s.share) for s in sums],
-        "sum_steps": [float(s.step) for s in sums],
-    }
+    """Sums as a field of a message."""
+    return {"sums": [_sums.encode(one) for one in sums]}
 
 
 def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
     """What `pack_sums` packed."""
-    totals = byte_parts(envelope, "sums")
-    columns = [envelope.get(name) for name in ("sum_rounds", "sum_shares", "sum_steps")]
-    lists = [column for column in columns if isinstance(column, list) and len(column) == len(totals)]
-    if len(lists) < len(columns):
-        raise InputError("message's sums", "must be whole", "lists of other lengths")
-    found = []
-    for total, number_, share, step in zip(totals, *lists, strict=True):
-        if not isinstance(number_, int) or not isinstance(share, float) or not isinstance(step, float):
-            raise InputError("message's sums", "must have numbers and shares", "others")
-        found.append(Sealed(number_, total, share, step))
-    return found
+    return [_sums.decode(part) for part in byte_parts(envelope, "sums")]
 
 
 # ---- The plan that server and data holders must share, as each has it in its own configuration.
@@ -164,44 +152,16 @@ def holders(config: Config) -> tuple[str, ...]:
     return names
 
 
-def schema_to_json(schema: Schema) -> str:
-    """The schema as text: what server and holders must have in common to train one model."""
-    return json.dumps(
-        {
-            "features": schema.features,
-            "task": schema.task,
-            "label": schema.label,
-            "label_range": [float(end) for end in schema.label_range],
-            "sensitive": [[attribute.name, attribute.values] for attribute in schema.sensitive],
-            "conditions": schema.conditions,
-            "inferred": schema.inferred,
-        },
-        sort_keys=True,
-    )
+_schemas = Codec[Schema](Schema, "schema", what="schema")
+schema_from_text = _schemas.from_text
 
 
-def schema_from_json(text: str) -> Schema:
-    """What `schema_to_json` wrote."""
-    try:
-        data = json.loads(text)
-        return Schema(
-            features=tuple(str(name) for name in data["features"]),
-            task=data["task"],
-            label=str(data["label"]),
-            label_range=(float(data["label_range"][0]), float(data["label_range"][1])),
-            sensitive=tuple(SensitiveAttribute(str(n), tuple(str(v) for v in vs)) for n, vs in data["sensitive"]),
-            conditions=tuple(str(name) for name in data["conditions"]),
-            inferred=bool(data["inferred"]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise InputError("schema", f"must be whole ({type(error).__name__})", f"{len(text)} characters") from None
-
-
-def terms_to_text(release_plan: ReleasePlan) -> str:
-    """The terms as text, always the same for the same terms."""
-    return json.dumps(release_plan.to_json(), sort_keys=True)
+def schema_to_text(schema: Schema) -> str:
+    """What server and holders must have in common to train one model: the same text for all of them."""
+    low, high = schema.label_range
+    return _schemas.to_text(replace(schema, label_range=(float(low), float(high)), positive=""))
 
 
 def digest(text: str) -> str:
-    """Of terms, to name them by."""
+    """Of a release plan's text, to name the plan by."""
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

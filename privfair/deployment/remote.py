@@ -25,9 +25,8 @@ from privfair.deployment.protocol import (
     pack_sums,
     printable,
     require_kind,
-    schema_from_json,
+    schema_from_text,
     sealed,
-    terms_to_text,
     text,
 )
 from privfair.deployment.sums import Sums
@@ -45,7 +44,7 @@ from privfair.federated.messages import (
     Request,
     Sealed,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 
 POLL = 1.0  # seconds between two looks for clients that have not come yet
 PATIENCE = 5  # a node that did not introduce itself in time is asked again after so many times that time
@@ -84,7 +83,7 @@ class Remote:
         self, link: Link, names: Sequence[str], *, run: str, plan: str, sums: Sums, deadline: float, wait: float
     ) -> None:
         """Nobody is known yet: see `gather`. `deadline`: seconds for an answer; `wait`: for an introduction."""
-        self._link, self._names, self._sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
+        self._link, self._names, self.sums, self._deadline, self._wait = link, list(names), sums, deadline, wait
         self._not_before: dict[int, float] = {}  # when to greet a node again that did not answer, or refused
         self._run, self._plan = run, plan
         self._known: dict[str, Node] = {}
@@ -190,7 +189,7 @@ class Remote:
             raise InputError(f"schema of {name}", "must be that of the others", "another")
         if len(reported) > MOST_SCHEMA:
             raise InputError(f"schema of {name}", f"must have at most {MOST_SCHEMA} characters", len(reported))
-        schema_from_json(reported)
+        schema_from_text(reported)
         before = self._known.get(name)
         if before is not None and before.id in there:
             raise InputError(f"data holder {name}", "must be one node", "a second one")
@@ -209,7 +208,7 @@ class Remote:
 
     def agreed(self, release_plan: ReleasePlan) -> None:
         """From here on orders are under these terms."""
-        self._terms = terms_to_text(release_plan)
+        self._terms = RELEASE_PLANS.to_text(release_plan)
         self._terms_id = digest(self._terms)
 
     def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
@@ -249,10 +248,10 @@ class Remote:
         missing = []
         model = next((s.model for s in singles(asked) if not isinstance(s, CountsRequest)), None)
         if isinstance(model, Sealed):
-            if model.round and self._sums.get(model.round) is None:
-                self._sums.keep(model.round, model.total, model.share, model.step)
+            if model.round and self.sums.get(model.round) is None:
+                self.sums.keep(model.round, model.total, model.share, model.step)
             wanted = range(node.sums + 1, model.round + 1)
-            missing = [s for s in (self._sums.get(n) for n in wanted) if s is not None]
+            missing = [s for s in (self.sums.get(n) for n in wanted) if s is not None]
         return sealed(
             "order",
             self._run,
@@ -321,7 +320,7 @@ class Remote:
             if node is None or node.id not in there:
                 silent.append(Missing(k, self._away(name)))
                 continue
-            sums = [] if model else [s for s in map(self._sums.get, range(node.sums + 1, count + 1)) if s is not None]
+            sums = [] if model else [s for s in map(self.sums.get, range(node.sums + 1, count + 1)) if s is not None]
             messages[node.id] = sealed("end", self._run, model=[model] if model else [], **pack_sums(sums))
         found = self._carried(messages, self._deadline)
         for k, name in enumerate(self._names):

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
+from privfair.codec import TREE, Arrays, Codec, with_tree
 from privfair.fairness.tracking import SealedFeatures
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.round import ModelHolder
 from privfair.util import read_arrays, write_arrays
+
+
+def _earlier_sum(arrays: Arrays) -> Arrays:
+    """A sum as versions up to 0.2 wrote it: its number is that of its file, and the first had no step."""
+    if TREE in arrays:
+        return arrays
+    numbers: dict[str, object] = {name: float(arrays[name][0]) for name in ("share", "step") if name in arrays}
+    about: dict[str, object] = {"round": 0, "total": "total", **numbers}
+    return with_tree(arrays, about)
+
+
+def _earlier_features(arrays: Arrays) -> Arrays:
+    """A sum of features as versions up to 0.2 wrote it."""
+    if TREE in arrays:
+        return arrays
+    numbers = {name: float(arrays[name][0]) for name in ("strength", "records")}
+    names = {name: name for name in ("total", "shares", "counts")}
+    features = {"kernel": arrays["kernel"].tobytes().decode(), **numbers, **names}
+    return with_tree(arrays, {"round": int(arrays["round"][0]), "features": features})
+
+
+@dataclass(frozen=True)
+class _Kept:
+    round: int
+    features: SealedFeatures
+
+
+_sums = Codec[Sealed](Sealed, "sum", what="sum", earlier=_earlier_sum)
+_kept = Codec[_Kept](_Kept, "sum of features", what="features.npz", earlier=_earlier_features)
 
 
 class Sums:
@@ -30,9 +58,7 @@ class Sums:
         path = self._path(number)
         if not path.is_file():
             return None
-        arrays = read_arrays(path)
-        step = float(arrays["step"][0]) if "step" in arrays else 1.0  # sums of earlier versions have none
-        return Sealed(number, arrays["total"].tobytes(), float(arrays["share"][0]), step)
+        return replace(_sums.from_arrays(read_arrays(path)), round=number)
 
     def keep(self, number: int, total: bytes, share: float, step: float = 1.0) -> Sealed:
         """The sum of this number: the one given, or the one that is there.
@@ -42,9 +68,9 @@ class Sums:
         """
         known = self.get(number)
         if known is None:
-            numbers = {"share": np.array([share]), "step": np.array([step])}
-            write_arrays(self._path(number), {"total": np.frombuffer(total, dtype=np.uint8), **numbers})
-        return known or Sealed(number, total, share, step)
+            known = Sealed(number, total, share, step)
+            write_arrays(self._path(number), _sums.to_arrays(known))
+        return known
 
 
 @dataclass(frozen=True)
@@ -60,28 +86,11 @@ class FeatureSum:
     def kept(self, number: int, make: Callable[[], SealedFeatures]) -> SealedFeatures:
         """The sum of this round: the one that is written down, or a new one, which then is."""
         if self.path.is_file():
-            arrays = read_arrays(self.path)
-            if int(arrays["round"][0]) == number:
-                return SealedFeatures(
-                    kernel=arrays["kernel"].tobytes().decode(),
-                    strength=float(arrays["strength"][0]),
-                    total=arrays["total"].tobytes(),
-                    shares=arrays["shares"],
-                    counts=arrays["counts"],
-                    records=float(arrays["records"][0]),
-                )
+            kept = _kept.from_arrays(read_arrays(self.path))
+            if kept.round == number:
+                return kept.features
         made = make()
-        single = {"round": number, "strength": made.strength, "records": made.records}
-        text = {"kernel": made.kernel.encode(), "total": made.total}
-        write_arrays(
-            self.path,
-            {
-                **{name: np.array([value]) for name, value in single.items()},
-                **{name: np.frombuffer(value, dtype=np.uint8) for name, value in text.items()},
-                "shares": made.shares,
-                "counts": made.counts,
-            },
-        )
+        write_arrays(self.path, _kept.to_arrays(_Kept(number, made)))
         return made
 
 

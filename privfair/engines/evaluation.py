@@ -58,7 +58,7 @@ class Evaluator:
         return row
 
     def figures(self, part: str, predicted: Predicted, mmd2: float, round_number: int) -> Row:
-        """The figures of the train or test records, whoever computed their predictions and MMD²."""
+        """The figures of the train or test records, from their predictions and MMD²."""
         loss = float(predicted.losses.mean())
         if not math.isfinite(loss):
             what = f"{part} loss of round {round_number}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class InProcess:
-    """A simulated federation. With a desk, every answer is paid for in a ledger before it is given."""
+    """A simulated federation. With a ledger gateway, every answer is paid for before it is given."""
 
     def __init__(self, clients: Sequence[Client], check: ReplyCheck, gateway: LedgerGateway | None = None) -> None:
         """The clients, in the order of their numbers."""

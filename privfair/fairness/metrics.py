@@ -1,4 +1,8 @@
-"""Largest differences between groups: of one attribute, how far noise can move it, and over several attributes."""
+"""What people read of a model: accuracy, unfairness by notion, tables by group, their intervals, and warnings.
+
+The quick figures of every round are computed here, the final tables by fairlearn, which is also the oracle of the
+tests.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ from privfair.kernels.base import Kernel
 from privfair.kernels.mmd import mmd2
 from privfair.mechanisms.count_release import CountNoise
 from privfair.util import FloatArray
+
+# ---- Largest differences between groups.
 
 Gaps = Mapping[str, float | None]  # by notion; None where fewer than two groups have such records
 
@@ -72,10 +78,7 @@ def interval_around(
     return max(0.0, gap - reach), min(most, gap + reach)
 
 
-# ---- What people read: accuracy, unfairness by notion, tables by group, with bootstrap confidence intervals.
-#
-# The quick figures of every round are computed here, the final tables by fairlearn, also the oracle of the tests.
-
+# ---- Accuracy, unfairness by notion, and tables by group.
 
 THRESHOLD = 0.5
 
@@ -327,13 +330,11 @@ def _pair(values: FloatArray) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
-# ---- Models that are of no use although training ended: one that gives everybody the same answer, or that diverged.
+# ---- Warnings about models that are of no use: they give everybody the same answer, or training diverged.
 #
-# Such a model can look fair: who says no to everybody treats all groups alike. So it is named wherever its figures are.
-#
-# Of a private run only what is released anyway is looked at: the model's parameters, and noisy counts of its decisions.
-# Both are post-processing, which costs no privacy.
-
+# Such a model can look fair, because rejecting everybody treats all groups alike. So reports warn wherever they show
+# its figures. For a private run the warnings use only what is released anyway, the model's parameters and noisy counts
+# of its decisions: post-processing, which costs no privacy.
 
 LARGEST_WEIGHT = 1_000.0  # features and outputs are of the order of 1: a weight beyond this saturates every output
 WORSE_THAN_NOTHING = 10.0  # times the loss of the middle of the range for everybody

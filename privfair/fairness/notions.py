@@ -1,4 +1,4 @@
-"""Notions of group fairness: which score is compared, on which records.
+"""Notions of group fairness: which score is compared, on which records; and the cells that they compare.
 
 A notion asks that the distribution of a score S(h(x), y) be the same in every group, on each of its conditioning
 sets (Rychener, Kuhn & Hu 2025, Table 1).
@@ -63,7 +63,7 @@ class Notion:
     partition: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no name of its own, no score or no set."""
+        """Check the name, the score and the sets."""
         if not isinstance(self.name, str) or not self.name.strip():
             raise InputError("name of a notion", "must be a text that is not empty", self.name)
         if self.name in COLUMNS or self.name.startswith("unfairness_"):
@@ -165,7 +165,7 @@ def own_notion(name: str, schema: Schema) -> Notion | None:
 
 
 def require_own_name(notion: Notion) -> None:
-    """Nothing, unless a notion of the user's own has the name of a known one, which every history tells beside it."""
+    """Raise if a notion of the user's own has the name of a known one: every history reports both."""
     known = _FIXED.get(notion.name)
     if notion.name in NOTION_ALIASES or (known is not None and notion != known):
         rule = "must not be that of a known notion, whose figure it would take the place of"
@@ -186,11 +186,10 @@ def _declared(index: int, label: str) -> ConditioningSet:
     return ConditioningSet(label, lambda records: records.conditions[:, index])
 
 
-# ---- Cells: which records are in which group and conditioning set, and how the penalty weighs them.
+# ---- Cells: which records are in which group and conditioning set.
 #
 # A cell is (sensitive attribute, conditioning set, group). The penalty compares every pair of groups of an attribute on
 # every conditioning set.
-
 
 Counts = NDArray[np.int64]
 
@@ -234,16 +233,16 @@ class Cells:
 
     @property
     def count_overlap(self) -> int:
-        """In how many of the counts that a client tells one record is: its cells, and the total where that is told."""
+        """How many of the counts that a client reports one record is in: its cells, and the total if it is reported."""
         return self.attributes * self.notion.sets_of_a_record + (not self.notion.partition)
 
     def tell(self, membership: NDArray[np.bool_]) -> Counts:
-        """The counts that a client tells: of every cell and, where they do not add up to it, of all records, last."""
+        """The counts that a client reports: of every cell and, where they do not add up to it, of all records, last."""
         counts = membership.sum(axis=0, dtype=np.int64)
         return counts if self.notion.partition else np.append(counts, len(membership))
 
     def read(self, reported: Counts) -> tuple[int, Counts]:
-        """(all records, records of each cell) from what a client told."""
+        """(all records, records of each cell) from the counts that a client reported."""
         if not self.notion.partition:
             return int(reported[-1]), reported[:-1]
         first = [cell for c in self.comparisons if c.attribute == 0 for cell in c.cells]

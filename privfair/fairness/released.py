@@ -14,7 +14,6 @@ from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.util import FloatArray
 
-Tables = list[NDArray[np.int64]]  # one per attribute: (groups, label, decision), over all clients
 Rates = dict[str, FloatArray]  # by group, NaN where a group has no such records
 # Which rates a notion compares; of several the largest difference counts.
 COMPARED = {

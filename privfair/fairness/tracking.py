@@ -1,4 +1,14 @@
-"""How many scores each client shares from each cell."""
+"""Function tracking: the fairness penalty that a client can follow with nothing but what is shared of the groups.
+
+The paper's client loss f_k = 2(α_k⁰E_k[C | A=0] − α_k¹E_k[C | A=1]), α_k^a = P_k(A=a)/P(A=a), is a plain mean over
+the client's records of the per-example penalty
+
+    2λ Σ_j 1{(x_i, y_i) ∈ C_j} · D_{a_i, j}(S_i) / P(A = a_i, C_j),    D_{a, j} = Σ_{b ≠ a} (μ_{a, j} − μ_{b, j})
+
+with μ_{a, j}(z) the mean of κ(z, y) over the shared scores y of cell (a, j). For two groups D₀ = C and D₁ = −C. It is
+unbiased under any minibatching, and needs only the global shares P(A = a, C_j). More than two groups: one penalty for
+each pair of groups.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.codec import FloatArray, Payload
 from privfair.fairness.notions import Cells, Counts
 from privfair.kernels.base import Kernel
 from privfair.kernels.families import parse_kernel
@@ -19,62 +30,6 @@ from privfair.kernels.features import FeatureWitness, UnitFeatures, unit_feature
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, VectorNoise
-from privfair.util import FloatArray
-
-LARGEST_POOL = 10**9  # numpy draws without replacement from fewer than these
-
-
-def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(clients, cells): how many of `samples` scores per cell fall on each client in a uniform draw from all records.
-
-    Drawn without replacement over the pooled cell (multivariate hypergeometric), so that the union of what the
-    clients share is a simple random sample: the gradient estimator is then unbiased (Lemma 4.1), also where a client
-    has fewer records than would earn it one score. All records of a cell are shared where it has fewer than `samples`.
-    From a billion records and more, which nobody has but a client may claim, it is drawn with replacement, and no
-    client is asked for more than it claims.
-    """
-    quotas = np.zeros_like(counts)
-    for cell in range(counts.shape[1]):
-        available = counts[:, cell]
-        total = int(available.sum())
-        wanted = min(samples, total)
-        if total < LARGEST_POOL:
-            quotas[:, cell] = rng.multivariate_hypergeometric(available, wanted, method="marginals")
-        else:
-            quotas[:, cell] = np.minimum(rng.multinomial(wanted, available / total), available)
-    return quotas
-
-
-def largest_remainder_quotas(counts: Counts, samples: int) -> NDArray[np.int64]:
-    """(clients, cells): `samples` scores per cell in proportion to the counts; remainders to the largest fractions.
-
-    The same every round: a client whose share rounds to nothing never speaks for its records.
-    """
-    quotas = np.zeros_like(counts)
-    for cell in range(counts.shape[1]):
-        available = counts[:, cell]
-        total = int(available.sum())
-        wanted = min(samples, total)
-        if not total:
-            continue
-        exact = available * wanted / total
-        quotas[:, cell] = np.floor(exact).astype(np.int64)
-        left = wanted - int(quotas[:, cell].sum())
-        quotas[np.argsort(-(exact - quotas[:, cell]), kind="stable")[:left], cell] += 1
-    return quotas
-
-
-# ---- Function tracking: the fairness penalty that a client can follow with nothing but the shared scores.
-#
-# The paper's client loss f_k = 2(α_k⁰E_k[C | A=0] − α_k¹E_k[C | A=1]), α_k^a = P_k(A=a)/P(A=a), is a plain mean over
-# the client's records of the per-example penalty
-#
-#     2λ Σ_j 1{(x_i, y_i) ∈ C_j} · D_{a_i, j}(S_i) / P(A = a_i, C_j),    D_{a, j} = Σ_{b ≠ a} (μ_{a, j} − μ_{b, j})
-#
-# with μ_{a, j}(z) the mean of κ(z, y) over the shared scores y of cell (a, j). For two groups D₀ = C and D₁ = −C. It is
-# unbiased under any minibatching, and needs only the global shares P(A = a, C_j). More than two groups: one penalty for
-# each pair of groups.
-
 
 SAME_SCORE = 1e-6
 """Scores nearer than this (relative to the larger of 1 and the score) are one score.
@@ -84,13 +39,19 @@ decide on which side of itself a record is, where the kernel has a kink.
 """
 
 
+# ---- Shared scores.
+
+Factors = dict[int, float]  # cell -> what μ of that cell is multiplied with
+Curve = Embedding | FeatureWitness  # a function of the score, with derivatives
+
+
 @dataclass(frozen=True, eq=False)
 class NoisyScores:
     """How the scores were made private, and how the kernel answers to it.
 
     Correction "none": κ itself meets noisy scores, so its convolution with the noise is what is followed, the
     paper's Proposition 5.2. "deconvolve": κ′ with κ′ ∗ noise = κ meets them, and κ is followed, at more variance.
-    `pads`: for each cell the weight of the middle of the range that takes back the messages' padding.
+    `pads`: for each cell the weight of the middle of the range that corrects for the messages' padding.
     """
 
     noise: ScoreNoise
@@ -106,53 +67,13 @@ class NoisyScores:
         return kernel if self.correction == "deconvolve" else kernel.convolve(self.noise.noise)
 
 
-Factors = dict[int, float]  # cell -> what μ of that cell is multiplied with
-Curve = Embedding | FeatureWitness  # a function of the score, with derivatives
-
-
-class Shared(Protocol):
-    """What clients know of all groups' scores in a round: scores themselves, or the means of features of them."""
-
-    @property
-    def kernel(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def counts(self) -> FloatArray:
-        """Records in each cell, over all clients."""
-        ...
-
-    @property
-    def domain(self) -> tuple[float, float] | None:
-        """The range of the scores, where it is known."""
-        ...
-
-    @property
-    def noisy(self) -> NoisyScores | None:
-        """How scores were made private, where it changes the kernel."""
-        ...
-
-    def scale(self, cell: int) -> float:
-        """2λ/P(A = a, C_j)."""
-        ...
-
-    def received(self, cell: int) -> bool:
-        """Whether anything is known of a cell."""
-        ...
-
-    def curve(self, factors: Factors, kernel: Kernel) -> Curve:
-        """Σ_c factor_c·μ_c, where this kernel meets a score."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class SharedScores:
     """What the server broadcasts for a round: the scores of every cell, their weights, and the cells' sizes."""
 
     kernel: str
     strength: float  # λ
-    scores: tuple[FloatArray, ...]  # one array per cell; empty where nobody has such a record
+    scores: tuple[FloatArray, ...]  # one array per cell; empty where no client has such a record
     weights: tuple[FloatArray, ...]
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
@@ -172,6 +93,135 @@ class SharedScores:
         scores = np.concatenate([self.scores[c] for c in factors])
         weights = np.concatenate([factor * self.weights[c] for c, factor in factors.items()])
         return Embedding(kernel, scores, weights, domain=self.domain, tie=SAME_SCORE)
+
+
+def equal_weights(scores: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
+    """1/n for each of n scores, cell by cell."""
+    return tuple(np.full(s.size, 1.0 / s.size) if s.size else np.zeros(0) for s in scores)
+
+
+# ---- Features: what is shared of a group is the mean of a few bounded features of its scores.
+#
+# A client sends for each cell one vector, Σ ψ(S_i) over its records (see `UnitFeatures`): noise on it is divided by the
+# number of records, no record is sampled, and sums can be added under encryption. Everybody who may open the sum over
+# all clients has the witness functions of the round.
+
+
+@dataclass(frozen=True)
+class EmbeddingPlan:
+    """Which features of a score are shared, and on which grid: public, and the same everywhere."""
+
+    kernel: str
+    low: float
+    high: float
+    features: int | None  # None: as many as the kernel needs
+    steps: int = DEFAULT_STEPS
+    room: int | None = None  # records of one client and cell that a sum has room for; None: any number
+    cohort: int = 1  # no sum of fewer clients' vectors is opened; above 1, everybody adds only a share of the noise
+
+    @cached_property
+    def unit(self) -> UnitFeatures:
+        """The features, weighted for the least error of the penalty's slope."""
+        return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
+
+    def noise(self, multiplier: float) -> VectorNoise:
+        """Noise of scale `multiplier` times the largest contribution of a record.
+
+        Distributed noise is that of all clients of the smallest cohort but one, because a client that opens a sum knows
+        its own share.
+        """
+        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, max(1, self.cohort - 1))
+
+    def room_beside(self, noise: VectorNoise | None) -> int | None:
+        """How many records of one client and cell a sum has room for, with this noise; None: any number.
+
+        Integers that find no room are clipped. A share of distributed noise must find room but for one draw in 1e32,
+        because others rely on it. A client's own noise only blurs what it sends: six standard deviations are enough.
+        """
+        if self.room is None or noise is None:
+            return self.room
+        reach = noise.reach if noise.shares > 1 else noise.reach / 2
+        return max(0, self.room - math.ceil(reach / self.steps))
+
+
+@dataclass(frozen=True, eq=False)
+class SealedFeatures:
+    """What the server broadcasts for a round: the sum of the clients' vectors, encrypted or not, for them to open.
+
+    `shares`: of each cell the released number of records of those clients whose vectors are in the sum.
+    """
+
+    kernel: str
+    strength: float  # λ
+    total: Payload  # empty: no client sent anything
+    shares: FloatArray
+    counts: FloatArray  # records in each cell, over all clients
+    records: float  # records over all clients
+
+
+@dataclass(frozen=True, eq=False)
+class SharedFeatures:
+    """An opened `SealedFeatures`: the mean features of every cell of which the sum has records."""
+
+    plan: EmbeddingPlan
+    strength: float
+    means: FloatArray  # (cells, J), of φ
+    shares: FloatArray
+    counts: FloatArray
+    records: float
+    noisy: None = None  # noise is on the means, and has mean 0: the kernel stays what it is
+
+    @property
+    def kernel(self) -> str:
+        """Its name."""
+        return self.plan.kernel
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """The range of the features."""
+        return self.plan.low, self.plan.high
+
+    def scale(self, cell: int) -> float:
+        """2λ/P(A = a, C_j)."""
+        return 2 * self.strength * self.records / float(self.counts[cell])
+
+    def received(self, cell: int) -> bool:
+        """Whether anybody's records of a cell are in the sum."""
+        return bool(self.shares[cell] > 0)
+
+    def curve(self, factors: Factors, kernel: Kernel) -> FeatureWitness:
+        """Σ_c factor_c·⟨φ(z), mean of cell c⟩; the kernel is in the features already."""
+        total = np.zeros(self.plan.unit.count)
+        for cell, factor in factors.items():
+            total += factor * self.means[cell]
+        return FeatureWitness(self.plan.unit.features, total)
+
+
+def opened_features(plan: EmbeddingPlan, sealed: SealedFeatures, total: FloatArray, units: float) -> SharedFeatures:
+    """The mean features in a sum; `units`: what stands for 1 in the sum.
+
+    A mean of vectors of the unit ball is in it. One that noise has moved out of it is projected onto its surface, which
+    is nearer to the true mean wherever that is.
+    """
+    shape = (len(sealed.shares), plan.unit.count)
+    if total.size != shape[0] * shape[1]:
+        raise InputError("sum of features", f"must have {shape[0] * shape[1]} values", total.size)
+    means = total.reshape(shape) / units / np.maximum(sealed.shares, 1e-9)[:, None]
+    means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1.0)
+    return SharedFeatures(
+        plan=plan,
+        strength=sealed.strength,
+        means=plan.unit.mean_features(means),
+        shares=sealed.shares,
+        counts=sealed.counts,
+        records=sealed.records,
+    )
+
+
+Shared = SharedScores | SharedFeatures  # what clients know of all groups' scores in a round
+
+
+# ---- The penalty of a round.
 
 
 class TrackedPenalty:
@@ -204,11 +254,11 @@ class TrackedPenalty:
 
     @cached_property
     def paddings(self) -> list[Embedding | None]:
-        """What takes back the padding of noisy messages, for each embedding."""
+        """What corrects for the padding of noisy messages, for each embedding."""
         return [self._padding(factors) for factors in self.factors]
 
     def _padding(self, factors: Factors) -> Embedding | None:
-        """What takes back the padding of noisy messages."""
+        """What corrects for the padding of noisy messages."""
         noisy = self.shared.noisy
         if noisy is None or self._on_middle is None:
             return None
@@ -286,7 +336,7 @@ class DriftingPenalty:
         self._moving = self._own(at_start, 1.0)
 
     def refresh(self, now: FloatArray) -> None:
-        """Take note of the present scores of all the client's records."""
+        """Use the present scores of all the client's records."""
         self._moving = self._own(now, 1.0)
 
     def derivative(self, scores: FloatArray, coefficients: FloatArray, order: int = 1) -> FloatArray:
@@ -313,123 +363,46 @@ class DriftingPenalty:
         return result
 
 
-def equal_weights(scores: Sequence[FloatArray]) -> tuple[FloatArray, ...]:
-    """1/n for each of n scores, cell by cell."""
-    return tuple(np.full(s.size, 1.0 / s.size) if s.size else np.zeros(0) for s in scores)
+# ---- How many scores each client shares from each cell.
+
+LARGEST_POOL = 10**9  # numpy draws without replacement from fewer than these
 
 
-# ---- Tracking by features: what is shared of a group is the mean of a few bounded features of its scores.
-#
-# A client sends for each cell one vector, Σ ψ(S_i) over its records (see `kernels.feature_weights`): noise on it is
-# divided by the number of records, no record is sampled, and sums can be added under encryption. Whoever may open the
-# sum over all clients has the witness functions of the round.
+def random_quotas(counts: Counts, samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(clients, cells): how many of `samples` scores per cell fall on each client in a uniform draw from all records.
 
-
-@dataclass(frozen=True)
-class EmbeddingPlan:
-    """Which features of a score are shared, and on which grid: public, and the same everywhere."""
-
-    kernel: str
-    low: float
-    high: float
-    features: int | None  # None: as many as the kernel needs
-    steps: int = DEFAULT_STEPS
-    room: int | None = None  # records of one client and cell that a sum has room for; None: any number
-    cohort: int = 1  # no sum of fewer clients' vectors is opened; above 1, everybody adds only a share of the noise
-
-    @cached_property
-    def unit(self) -> UnitFeatures:
-        """The features, weighted for the least error of the penalty's slope."""
-        return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
-
-    def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of so many times the largest contribution of a record.
-
-        Shared noise is that of all clients of the smallest cohort but one: who opens a sum knows its own share.
-        """
-        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, max(1, self.cohort - 1))
-
-    def room_beside(self, noise: VectorNoise | None) -> int | None:
-        """How many records of one client and cell a sum has room for, with this noise; None: any number.
-
-        Integers that find no room are cut. Where others count on a client's share of noise it must find room but for
-        one draw in 1e32. A client's own noise does no more than blur what it sends: six standard deviations will do.
-        """
-        if self.room is None or noise is None:
-            return self.room
-        reach = noise.reach if noise.shares > 1 else noise.reach / 2
-        return max(0, self.room - math.ceil(reach / self.steps))
-
-
-@dataclass(frozen=True, eq=False)
-class SealedFeatures:
-    """What the server broadcasts for a round: the sum of the clients' vectors, encrypted or not, for them to open.
-
-    `shares`: of each cell the released number of records of those clients whose vectors are in the sum.
+    Drawn without replacement over the pooled cell (multivariate hypergeometric), so that the union of what the
+    clients share is a simple random sample: the gradient estimator is then unbiased (Lemma 4.1), also where a client
+    has fewer records than would earn it one score. All records of a cell are shared where it has fewer than `samples`.
+    From a billion records and more, which a client may claim though none has them, it is drawn with replacement, and
+    no client is asked for more than it claims.
     """
-
-    kernel: str
-    strength: float  # λ
-    total: bytes  # empty: nobody told anything
-    shares: FloatArray
-    counts: FloatArray  # records in each cell, over all clients
-    records: float  # records over all clients
-
-
-@dataclass(frozen=True, eq=False)
-class SharedFeatures:
-    """An opened `SealedFeatures`: the mean features of every cell that was heard of."""
-
-    plan: EmbeddingPlan
-    strength: float
-    means: FloatArray  # (cells, J), of φ
-    shares: FloatArray
-    counts: FloatArray
-    records: float
-    noisy: None = None  # noise is on the means, and has mean 0: the kernel stays what it is
-
-    @property
-    def kernel(self) -> str:
-        """Its name."""
-        return self.plan.kernel
-
-    @property
-    def domain(self) -> tuple[float, float]:
-        """The range of the features."""
-        return self.plan.low, self.plan.high
-
-    def scale(self, cell: int) -> float:
-        """2λ/P(A = a, C_j)."""
-        return 2 * self.strength * self.records / float(self.counts[cell])
-
-    def received(self, cell: int) -> bool:
-        """Whether anybody's records of a cell are in the sum."""
-        return bool(self.shares[cell] > 0)
-
-    def curve(self, factors: Factors, kernel: Kernel) -> FeatureWitness:
-        """Σ_c factor_c·⟨φ(z), mean of cell c⟩; the kernel is in the features already."""
-        total = np.zeros(self.plan.unit.count)
-        for cell, factor in factors.items():
-            total += factor * self.means[cell]
-        return FeatureWitness(self.plan.unit.features, total)
+    quotas = np.zeros_like(counts)
+    for cell in range(counts.shape[1]):
+        available = counts[:, cell]
+        total = int(available.sum())
+        wanted = min(samples, total)
+        if total < LARGEST_POOL:
+            quotas[:, cell] = rng.multivariate_hypergeometric(available, wanted, method="marginals")
+        else:
+            quotas[:, cell] = np.minimum(rng.multinomial(wanted, available / total), available)
+    return quotas
 
 
-def opened_features(plan: EmbeddingPlan, sealed: SealedFeatures, total: FloatArray, units: float) -> SharedFeatures:
-    """The mean features that a sum says; `units`: what stands for 1 in the sum.
+def largest_remainder_quotas(counts: Counts, samples: int) -> NDArray[np.int64]:
+    """(clients, cells): `samples` scores per cell in proportion to the counts; remainders to the largest fractions.
 
-    A mean of vectors of the unit ball is in it: one that noise has carried out of it is brought back to its surface,
-    which is nearer to the truth wherever that lies.
+    The same every round: a client whose share rounds to 0 never shares a score.
     """
-    shape = (len(sealed.shares), plan.unit.count)
-    if total.size != shape[0] * shape[1]:
-        raise InputError("sum of features", f"must have {shape[0] * shape[1]} values", total.size)
-    means = total.reshape(shape) / units / np.maximum(sealed.shares, 1e-9)[:, None]
-    means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1.0)
-    return SharedFeatures(
-        plan=plan,
-        strength=sealed.strength,
-        means=plan.unit.mean_features(means),
-        shares=sealed.shares,
-        counts=sealed.counts,
-        records=sealed.records,
-    )
+    quotas = np.zeros_like(counts)
+    for cell in range(counts.shape[1]):
+        available = counts[:, cell]
+        total = int(available.sum())
+        wanted = min(samples, total)
+        if not total:
+            continue
+        exact = available * wanted / total
+        quotas[:, cell] = np.floor(exact).astype(np.int64)
+        left = wanted - int(quotas[:, cell].sum())
+        quotas[np.argsort(-(exact - quotas[:, cell]), kind="stable")[:left], cell] += 1
+    return quotas

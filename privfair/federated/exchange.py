@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,9 @@ class Metered:
         """Ask, and count."""
         requests = {k: request(k) for k in clients}
         replies = self.inner.exchange(clients, requests.__getitem__)
-        self.bytes_down += sum(size(r) for r in requests.values())
-        self.bytes_up += sum(size(r) for r in replies)
+        known: dict[int, int] = {}
+        self.bytes_down += sum(size(r, known) for r in requests.values())
+        self.bytes_up += sum(size(r, known) for r in replies)
         return replies
 
     def agreed(self, release_plan: ReleasePlan) -> None:
@@ -121,18 +123,17 @@ class Metered:
         """The backend's."""
         return self.inner.client_state()
 
-    def restore(self, state: Memory, bytes_up: int, bytes_down: int) -> None:
-        """Go on from a checkpoint."""
-        self.inner.restore_clients(state)
-        self.bytes_up, self.bytes_down = bytes_up, bytes_down
-
     def restore_clients(self, state: Memory) -> None:
         """The backend's."""
         self.inner.restore_clients(state)
 
 
-def size(value: Any) -> int:
-    """Bytes of the payload: arrays as they are, numbers as 8, texts as UTF-8; names and framing not counted."""
+def size(value: Any, known: dict[int, int] | None = None) -> int:
+    """Bytes of the payload: arrays as they are, numbers as 8, texts as UTF-8; names and framing not counted.
+
+    `known` has by their ids the values that were counted before, for parts that messages share; it must not outlive
+    them.
+    """
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, bytes):
@@ -141,10 +142,23 @@ def size(value: Any) -> int:
         return 8
     if isinstance(value, str):
         return len(value.encode())
-    if isinstance(value, Mapping):
-        return sum(size(v) for v in value.values())
+    if known is None:
+        known = {}
+    elif id(value) in known:
+        return known[id(value)]
+    parts: Iterable[Any] = ()
     if isinstance(value, tuple | list):
-        return sum(size(v) for v in value)
-    if is_dataclass(value):
-        return sum(size(getattr(value, f.name)) for f in fields(value))
-    return 0
+        parts = value
+    elif is_dataclass(value):
+        kind: Any = type(value)
+        parts = [getattr(value, name) for name in _names(kind)]
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    known[id(value)] = found = sum([size(part, known) for part in parts])
+    return found
+
+
+@lru_cache(maxsize=256)
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass."""
+    return tuple(f.name for f in fields(kind))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from accountant.errors import InputError
+from privfair.codec import FloatArray, Remembered
 from privfair.federated.messages import (
     Answered,
     Asked,
@@ -23,9 +24,8 @@ from privfair.federated.messages import (
     Update,
 )
 from privfair.federated.release_plan import ReleasePlan
-from privfair.util import FloatArray
 
-Memory = Mapping[str, FloatArray]  # what a server-side object remembers between rounds; all of it is in the checkpoint
+Memory = Mapping[str, Remembered]  # what a server-side object remembers between rounds; all of it is in the checkpoint
 Ask = Callable[
     [Sequence[int], Callable[[int], Asked]], list[Answered]
 ]  # (clients, request for each) -> replies in order

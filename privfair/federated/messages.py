@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged
 from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
-from privfair.util import FloatArray
 
 Drift = Literal["none", "own", "shared"]
 
@@ -33,7 +30,7 @@ class Tracked:
     Features travel sealed; a client opens them before it trains.
     """
 
-    shared: SharedScores | SealedFeatures | SharedFeatures
+    shared: Annotated[SharedScores | SealedFeatures | SharedFeatures, Tagged(SharedScores, SealedFeatures)]
     drift: Drift = "none"
 
 
@@ -49,19 +46,19 @@ class OwnPenalty:
 class Reweighted:
     """Task loss with a weight for each (group of the first attribute, label)."""
 
-    weights: FloatArray  # (groups, 2)
+    weights: FloatMatrix  # (groups, 2)
 
 
-Objective = Task | Tracked | OwnPenalty | Reweighted
+Objective = Annotated[Task | Tracked | OwnPenalty | Reweighted, Tagged()]
 
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
     """The model as it is: the server holds it."""
 
-    values: FloatArray
-    control: FloatArray | None = None  # SCAFFOLD: the server's control variate c
-    snapshot: FloatArray | None = None  # the mean of the parameters at a moment within the last round
+    values: FloatVector
+    control: FloatVector | None = None  # SCAFFOLD: the server's control variate c
+    snapshot: FloatVector | None = None  # the mean of the parameters at a moment within the last round
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +71,12 @@ class Sealed:
     """
 
     round: int
-    total: bytes
+    total: Payload
     share: float = 1.0
     step: float = 1.0
 
 
-Model = Parameters | Sealed
+Model = Annotated[Parameters | Sealed, Tagged()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ class Counts:
     """The answer to `CountsRequest`."""
 
     records: int
-    cells: NDArray[np.int64]
+    cells: IntVector
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +103,7 @@ class ScoreRelease:
     """
 
     noise: ScoreNoise
-    rates: FloatArray | None
+    rates: FloatVector | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +113,7 @@ class ScoresRequest:
     channel: ClassVar[str] = "predictions"
     round: int
     model: Model
-    quotas: NDArray[np.int64]
+    quotas: IntVector
     release: ScoreRelease | None = None
 
 
@@ -124,7 +121,7 @@ class ScoresRequest:
 class Scores:
     """The answer to `ScoresRequest`: one array per cell, in random order."""
 
-    cells: tuple[FloatArray, ...]
+    cells: tuple[FloatVector, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +134,7 @@ class EmbeddingsRequest:
     channel: ClassVar[str] = "embeddings"
     round: int
     model: Model
-    cells: NDArray[np.int64]
+    cells: IntVector
     release: VectorNoise | None = None
 
 
@@ -145,7 +142,7 @@ class EmbeddingsRequest:
 class Embeddings:
     """The answer to `EmbeddingsRequest`: one vector for each cell, encoded for the aggregation."""
 
-    contribution: bytes
+    contribution: Payload
 
 
 LocalOptimizer = Literal["sgd", "adam"]
@@ -184,7 +181,7 @@ class TrainRequest:
     round: int
     model: Model
     objective: Objective
-    work: LocalWork | PrivateWork
+    work: Annotated[LocalWork | PrivateWork, Tagged()]
     weight: float
     participation: float = 1.0  # the share of clients that train in this round
     correct: bool = False  # SCAFFOLD: correct the steps by control variates
@@ -196,7 +193,7 @@ class TrainRequest:
 class Update:
     """The answer to `TrainRequest`: the weighted change, encoded for the aggregation (see `model_state`)."""
 
-    contribution: bytes
+    contribution: Payload
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +229,7 @@ class EvaluateRequest:
 class Evaluation:
     """The answer to `EvaluateRequest`: for each attribute (groups, label, decision)."""
 
-    confusion: tuple[NDArray[np.int64], ...]
+    confusion: tuple[IntArray, ...]
 
 
 Request = CountsRequest | ScoresRequest | EmbeddingsRequest | TrainRequest | MeasureRequest | EvaluateRequest
@@ -251,7 +248,7 @@ class Missing:
 class Bundle:
     """Several requests that travel together: one exchange where there would be two. Each is answered for itself."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[Annotated[Request, Tagged()], ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privfair.codec import Bound, Codec, FloatMatrix, IntMatrix, IntVector
 from privfair.federated.messages import LocalWork, PrivateWork
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
@@ -24,8 +24,8 @@ class Sharing:
     """How scores are shared privately. Without rates (public counts) exactly `quotas` records are drawn."""
 
     noise: ScoreNoise
-    quotas: NDArray[np.int64]  # (clients, cells); 0: left out
-    rates: FloatArray | None  # (clients, cells)
+    quotas: IntMatrix  # (clients, cells); 0: left out
+    rates: FloatMatrix | None  # (clients, cells)
     correction: KernelCorrection = "none"
 
 
@@ -34,7 +34,7 @@ class PrivateEmbedding:
     """How sums of features are shared privately: with which noise, and by whom."""
 
     noise: VectorNoise
-    cells: NDArray[np.int64]  # (clients, cells); 0: left out
+    cells: IntMatrix  # (clients, cells); 0: left out
 
     def asked(self, records: NDArray[np.int64]) -> list[int]:
         """The clients that send a vector: those with a cell in it, and with shared noise all that take part."""
@@ -70,8 +70,8 @@ class ClientUpdates:
 class Claim:
     """The ε of a plan, by method, at δ: bounds that were fixed before anything was released."""
 
-    rdp: float
-    pld: float
+    rdp: Bound
+    pld: Bound
     delta: float
     two_phases: bool = False  # rates and steps were planned from released counts
 
@@ -80,8 +80,8 @@ class Claim:
 class ReleasePlan:
     """Counts as they were released (exact without privacy), and what was planned from them by public rules."""
 
-    records: NDArray[np.int64]  # per client; 0 for one that takes no part
-    cells: NDArray[np.int64]  # (clients, cells); noisy ones may be negative
+    records: IntVector  # per client; 0 for one that takes no part
+    cells: IntMatrix  # (clients, cells); noisy ones may be negative
     least: int = 0  # no cell is taken to be smaller than this
     sharing: Sharing | None = None
     embedding: PrivateEmbedding | None = None
@@ -170,52 +170,5 @@ class ReleasePlan:
             optimizer=local.optimizer,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, from which `from_json` makes the same terms."""
-        return {
-            "records": self.records.tolist(),
-            "cells": self.cells.tolist(),
-            "least": self.least,
-            "sharing": self.sharing
-            and {
-                "noise": asdict(self.sharing.noise),
-                "quotas": self.sharing.quotas.tolist(),
-                "rates": None if self.sharing.rates is None else self.sharing.rates.tolist(),
-                "correction": self.sharing.correction,
-            },
-            "embedding": self.embedding
-            and {"noise": asdict(self.embedding.noise), "cells": self.embedding.cells.tolist()},
-            "updates": self.updates and asdict(self.updates),
-            "client_updates": self.client_updates and asdict(self.client_updates),
-            "counting": self.counting and asdict(self.counting),
-            "count_releases": self.count_releases,
-            "evaluation": self.evaluation and asdict(self.evaluation),
-            "claim": self.claim and asdict(self.claim),
-        }
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> ReleasePlan:
-        """The terms that `to_json` described."""
-        sharing, updates, claim = data["sharing"], data["updates"], data["claim"]
-        embedding = data.get("embedding")  # a run that began before there were any has none
-        whole = data.get("client_updates")
-        return ReleasePlan(
-            records=np.array(data["records"], dtype=np.int64),
-            cells=np.array(data["cells"], dtype=np.int64),
-            least=data["least"],
-            sharing=sharing
-            and Sharing(
-                noise=ScoreNoise(**sharing["noise"]),
-                quotas=np.array(sharing["quotas"], dtype=np.int64),
-                rates=None if sharing["rates"] is None else np.array(sharing["rates"], dtype=np.float64),
-                correction=sharing["correction"],
-            ),
-            embedding=embedding
-            and PrivateEmbedding(VectorNoise(**embedding["noise"]), np.array(embedding["cells"], dtype=np.int64)),
-            updates=updates and PrivateUpdates(**updates),
-            client_updates=whole and ClientUpdates(**{**whole, "noise": VectorNoise(**whole["noise"])}),
-            counting=data["counting"] and CountNoise(**data["counting"]),
-            count_releases=data["count_releases"],
-            evaluation=data["evaluation"] and CountNoise(**data["evaluation"]),
-            claim=claim and Claim(**claim),
-        )
+RELEASE_PLANS = Codec[ReleasePlan](ReleasePlan, "release plan", what="release plan")

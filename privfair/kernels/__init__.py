@@ -1,14 +1,12 @@
 """Kernels on scores, alone and with the noise that privacy puts on them, and what is computed with them."""
 
-from privfair.kernels.base import Kernel, NoDeconvolution
-from privfair.kernels.convolution import NoisyKernel
+from privfair.kernels.base import Kernel, NoDeconvolution, NoisyKernel, SumKernel
 from privfair.kernels.families import (
     EnergyKernel,
     GaussianKernel,
     LaplaceKernel,
     MaternKernel,
     RationalQuadraticKernel,
-    SumKernel,
 )
 from privfair.kernels.mmd import Estimate, mmd2, mmd2_estimate, mmd2_from_noisy
 from privfair.kernels.witness import Witness, witness

@@ -1,4 +1,7 @@
-"""The bridge to torch: functions that know their derivatives, and MMD², as differentiable operations."""
+"""The bridge to torch: functions of one variable and MMD² as differentiable operations.
+
+Callers import this module only when they have a tensor, so that kernels work without loading torch.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,13 @@ from torch.autograd.function import once_differentiable
 
 from privfair.kernels.base import Kernel, SmoothFunction, evaluate
 from privfair.kernels.mmd import Pair
+
+
+def tensor_apply(function: SmoothFunction, x: torch.Tensor, order: int) -> torch.Tensor:
+    """`apply` for tensors."""
+    floating = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    result: torch.Tensor = Elementwise.apply(floating, function, order)
+    return result
 
 
 class Elementwise(torch.autograd.Function):

@@ -1,8 +1,8 @@
-"""Functions of one real variable, applied elementwise to numpy arrays and torch tensors, with gradients.
+"""Translation-invariant kernels: what every kernel can do, sums of kernels, and kernels with noise.
 
-The arithmetic is numpy in double precision, whatever comes in; the result has the type that came in. For batches
-of a few hundred scores numpy is faster than torch, and one implementation serves both. torch is imported only when
-somebody hands over a tensor.
+A kernel is applied elementwise to numpy arrays and torch tensors, with gradients. The arithmetic is numpy in double
+precision, whatever comes in; the result has the type that came in. For batches of a few hundred scores numpy is faster
+than torch, and one implementation serves both. torch is imported only when a caller passes a tensor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -20,13 +23,12 @@ from scipy.optimize import brentq
 
 from accountant.errors import InputError, require_finite, require_positive
 from privfair.kernels.exponential import ExponentialPolynomial
-from privfair.mechanisms.noise import Noise
-from privfair.util import FloatArray
 
 if TYPE_CHECKING:
     import torch
 
-    from privfair.kernels.families import SumKernel
+    from privfair.mechanisms.noise import Noise
+    from privfair.util import FloatArray
 
 
 class SmoothFunction(Protocol):
@@ -50,11 +52,9 @@ def apply(function: SmoothFunction, x: ArrayLike, order: int = 0) -> Any: ...
 def apply(function: SmoothFunction, x: Any, order: int = 0) -> Any:
     """The order-th derivative of the function at each element of x, in the type and shape of x."""
     if is_tensor(x):
-        import torch
+        from privfair.kernels.autograd import tensor_apply
 
-        from privfair.kernels.autograd import Elementwise
-
-        return Elementwise.apply(x if x.is_floating_point() else x.to(torch.get_default_dtype()), function, order)
+        return tensor_apply(function, x, order)
     array = np.asarray(x)
     result = evaluate(function, array, order)
     return result if array.ndim else result.dtype.type(result)
@@ -125,10 +125,7 @@ def as_weights(name: str, weights: Any, size: int) -> FloatArray:
     return array / total
 
 
-# ---- The bridge to torch: a function that knows its derivatives, as a differentiable operation.
-
-
-# ---- What every kernel can do.
+# ---- Kernels and the forms of their profiles.
 
 
 def require_bandwidth(bandwidth: float) -> float:
@@ -153,12 +150,8 @@ class Form(ABC):
         """Whether this is a function at all."""
 
     @abstractmethod
-    def convolved(self, noise: Noise) -> Form:
-        """The form with this noise on it."""
-
-    @abstractmethod
-    def deconvolved(self, noise: Noise) -> Form:
-        """The form that this noise turns into the present one; it may not exist."""
+    def with_noise(self, noise: Noise, power: int) -> Form:
+        """The form convolved `power` times with this noise, or deconvolved −`power` times; then it may not exist."""
 
     @abstractmethod
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
@@ -220,20 +213,14 @@ class Kernel(ABC):
         return self._with_noise(noise, -sides)
 
     def _with_noise(self, noise: Noise, power: int) -> Kernel:
-        from privfair.kernels.convolution import with_noise
-
         return with_noise(self, {}, noise, power)
 
     def __add__(self, other: Kernel) -> SumKernel:
         """Pointwise sum of kernels."""
-        from privfair.kernels.families import SumKernel
-
         return SumKernel(((1.0, self), (1.0, other)))
 
     def __mul__(self, factor: float) -> SumKernel:
         """Pointwise multiple, by a factor above 0."""
-        from privfair.kernels.families import SumKernel
-
         return SumKernel(((require_finite("factor", factor), self),))
 
     __rmul__ = __mul__
@@ -254,6 +241,11 @@ class Kernel(ABC):
     def derivative_bound(self, order: int) -> float:
         """An upper bound of sup |v⁽ⁿ⁾|: the spectral moment (1/π) ∫₀^∞ ωⁿ S(ω) dω. For smooth kernels."""
         return _spectral_moment(self, order)
+
+    @property
+    def removable_gaussian_noise(self) -> float | None:
+        """The scale below which Gaussian noise on one side can be deconvolved; None if no such noise can be."""
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -276,3 +268,164 @@ def _tail(kernel: Kernel, frequency: float, order: int) -> float:
     here = float(kernel.spectral_density(frequency)) * frequency**order
     far = float(kernel.spectral_density(8 * frequency)) * (8 * frequency) ** order
     return far / here if here else 0.0
+
+
+# ---- Sums of kernels, and kernels with noise.
+
+
+@dataclass(frozen=True)
+class SumKernel(Kernel):
+    """Σ_i c_i κ_i with c_i > 0. Convolution and deconvolution go to the parts."""
+
+    parts: tuple[tuple[float, Kernel], ...]
+
+    def __post_init__(self) -> None:
+        """Flatten sums of sums; refuse factors that are not above 0 (the sum would not be positive definite)."""
+        if not self.parts:
+            raise InputError("parts", "must name at least one kernel", self.parts)
+        flat: list[tuple[float, Kernel]] = []
+        if not all(isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], Kernel) for part in self.parts):
+            raise InputError("parts", "must be pairs of a factor and a kernel", self.parts)
+        for factor, kernel in self.parts:
+            require_positive("factor", factor, "A kernel times a negative number is not positive definite.")
+            if isinstance(kernel, SumKernel):
+                flat.extend((factor * inner, part) for inner, part in kernel.parts)
+            else:
+                flat.append((float(factor), kernel))
+        object.__setattr__(self, "parts", tuple(flat))
+
+    @cached_property
+    def form(self) -> SumForm:
+        """The weighted sum of the parts' forms."""
+        return SumForm(tuple((factor, kernel.form) for factor, kernel in self.parts))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every part is."""
+        return all(kernel.bounded for _, kernel in self.parts)
+
+    def log_spectral_density(self, frequency: ArrayLike) -> FloatArray:
+        """The logarithm of the weighted sum of the parts' spectra."""
+        spectra = [math.log(factor) + kernel.log_spectral_density(frequency) for factor, kernel in self.parts]
+        return np.asarray(np.logaddexp.reduce(spectra, axis=0))
+
+    def _with_noise(self, noise: Noise, power: int) -> Kernel:
+        return SumKernel(tuple((factor, kernel._with_noise(noise, power)) for factor, kernel in self.parts))
+
+    def __str__(self) -> str:
+        """For example 0.5*gaussian:0.3+energy."""
+        return "+".join(f"{kernel}" if factor == 1 else f"{factor:g}*{kernel}" for factor, kernel in self.parts)
+
+
+@dataclass(frozen=True)
+class SumForm(Form):
+    """Σ_i c_i v_i."""
+
+    parts: tuple[tuple[float, Form], ...]
+
+    @property
+    def exists(self) -> bool:
+        """Whether every part does."""
+        return all(form.exists for _, form in self.parts)
+
+    def with_noise(self, noise: Noise, power: int) -> Form:
+        """Part by part."""
+        return SumForm(tuple((factor, form.with_noise(noise, power)) for factor, form in self.parts))
+
+    def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
+        """The weighted sum of the parts' derivatives."""
+        return sum((factor * form.evaluate(d, order) for factor, form in self.parts), np.zeros_like(d))
+
+    @cached_property
+    def exponential(self) -> ExponentialPolynomial | None:
+        """An exponential polynomial if every part is one."""
+        total = ExponentialPolynomial()
+        for factor, form in self.parts:
+            part = form.exponential
+            if part is None:
+                return None
+            total += part.times(Fraction(factor))
+        return total
+
+
+@dataclass(frozen=True)
+class NoisyKernel(Kernel):
+    """A base kernel, and how often each noise was put on (+) or taken off (−)."""
+
+    base: Kernel
+    powers: tuple[tuple[Noise, int], ...]
+    noisy_form: Form
+
+    @property
+    def form(self) -> Form:
+        """Worked out when the kernel was made."""
+        return self.noisy_form
+
+    @property
+    def bounded(self) -> bool:
+        """As the base: noise with a finite mean changes no growth."""
+        return self.base.bounded
+
+    def log_spectral_density(self, frequency: ArrayLike) -> FloatArray:
+        """ln S(ω) + Σ power·ln φ(ω): a second way to the same kernel, used to check the first."""
+        result = self.base.log_spectral_density(frequency)
+        for noise, power in self.powers:
+            result = result + power * noise.log_characteristic_function(frequency)
+        return result
+
+    def _with_noise(self, noise: Noise, power: int) -> Kernel:
+        return with_noise(self.base, dict(self.powers), noise, power)
+
+    def __str__(self) -> str:
+        """For example gaussian:0.3 * laplace:0.5, and / where noise was taken off."""
+        text = str(self.base)
+        for noise, power in self.powers:
+            text += f" {'*' if power > 0 else '/'} {noise}" * abs(power)
+        return text
+
+
+def with_noise(base: Kernel, powers: Mapping[Noise, int], noise: Noise, power: int) -> Kernel:
+    """The base kernel under `powers` and one more noise; noise put on and taken off again cancels exactly."""
+    total = {**powers, noise: powers.get(noise, 0) + power}
+    total = {law: n for law, n in total.items() if n and law.scale}
+    if not total:
+        return base
+    form = base.form
+    for law, n in sorted(total.items(), key=lambda item: -item[1]):  # put on first, then take off
+        form = form.with_noise(law, n)
+    if not form.exists:
+        raise _no_deconvolution(base, noise, -total.get(noise, power))
+    return NoisyKernel(base, tuple(total.items()), form)
+
+
+def _no_deconvolution(base: Kernel, noise: Noise, sides: int) -> NoDeconvolution:
+    """The error that says what would work instead."""
+    twice = sides > 1
+    if noise.name == "gaussian":
+        least = noise.scale * (2**0.5 if twice else 1)
+        remedy = (
+            f"Gaussian noise of scale {noise.scale:g} can only be taken off a Gaussian kernel whose bandwidth is above "
+            f"{least:.4g}"
+        )
+        if base.removable_gaussian_noise is not None:
+            remedy += (
+                f", or here with a noise scale below {base.removable_gaussian_noise / (2**0.5 if twice else 1):.4g}."
+            )
+        else:
+            remedy += "; with Laplace noise a rational quadratic or Matérn-5/2 kernel works too."
+    else:
+        kinds = (
+            "Gaussian, rational quadratic and Matérn-5/2"
+            if twice
+            else ("Gaussian, rational quadratic, Matérn-3/2 and Matérn-5/2")
+        )
+        remedy = f"Laplace noise can be taken off {kinds} kernels, of any bandwidth."
+    remedy += " Or keep the kernel and accept the convolved objective (`convolve`)."
+    times = " on both sides" if twice else ""
+    return NoDeconvolution(
+        "kernel",
+        f"must have a spectrum that, divided by the noise's characteristic function{' squared' if twice else ''}, is "
+        f"integrable, to take {noise} noise off{times}",
+        str(base),
+        remedy,
+    )

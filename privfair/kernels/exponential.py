@@ -14,10 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import erfc, erfcx
 
-from privfair.util import FloatArray
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 Term = tuple[Fraction, tuple[Fraction, ...]]
 
@@ -30,13 +33,13 @@ _TAYLOR_REACH = 0.5  # rate × distance below which the Taylor polynomial at 0 i
 class ExponentialPolynomial:
     """Σ_i p_i(r)·exp(−a_i r); `terms` holds (a_i, coefficients of p_i), one entry per rate, rates increasing."""
 
-    release_plan: tuple[Term, ...] = ()
+    terms: tuple[Term, ...] = ()
 
     @staticmethod
-    def collect(release_plan: Iterable[Term]) -> ExponentialPolynomial:
+    def collect(terms: Iterable[Term]) -> ExponentialPolynomial:
         """The sum of the given terms, equal rates added up, zeros dropped."""
         by_rate: dict[Fraction, list[Fraction]] = {}
-        for rate, coefficients in release_plan:
+        for rate, coefficients in terms:
             total = by_rate.setdefault(rate, [])
             total.extend([Fraction(0)] * (len(coefficients) - len(total)))
             for power, coefficient in enumerate(coefficients):
@@ -52,11 +55,11 @@ class ExponentialPolynomial:
 
     def __add__(self, other: ExponentialPolynomial) -> ExponentialPolynomial:
         """Pointwise sum."""
-        return self.collect(self.release_plan + other.release_plan)
+        return self.collect(self.terms + other.terms)
 
     def times(self, factor: Fraction) -> ExponentialPolynomial:
         """Pointwise multiple."""
-        return self.collect((rate, tuple(factor * c for c in p)) for rate, p in self.release_plan)
+        return self.collect((rate, tuple(factor * c for c in p)) for rate, p in self.terms)
 
     def derivative(self, order: int = 1) -> ExponentialPolynomial:
         """The order-th derivative in r on r > 0: (p·e^{−ar})′ = (p′ − a·p)·e^{−ar}."""
@@ -64,13 +67,13 @@ class ExponentialPolynomial:
         for _ in range(order):
             result = self.collect(
                 (rate, tuple(slope - rate * c for slope, c in zip(_slope(p), p, strict=True)))
-                for rate, p in result.release_plan
+                for rate, p in result.terms
             )
         return result
 
     def at_zero(self) -> Fraction:
         """E(0+), exactly."""
-        return sum((p[0] for _, p in self.release_plan), Fraction(0))
+        return sum((p[0] for _, p in self.terms), Fraction(0))
 
     def smoothed_by_laplace(self, scale: Fraction) -> ExponentialPolynomial:
         """E convolved with the Laplace(b) law: the even, not growing solution u of u − b²u″ = E.
@@ -80,14 +83,14 @@ class ExponentialPolynomial:
         """
         b2, own_rate = scale**2, 1 / scale
         parts: list[Term] = []
-        for rate, p in self.release_plan:
+        for rate, p in self.terms:
             if rate == own_rate:
                 parts.append((rate, _resonant(p, rate, b2)))
             else:
                 parts.append((rate, _forced(p, rate, b2)))
         particular = self.collect(parts)
         slope_at_zero = particular.derivative().at_zero()
-        return self.collect([*particular.release_plan, (own_rate, (scale * slope_at_zero,))])
+        return self.collect([*particular.terms, (own_rate, (scale * slope_at_zero,))])
 
     def sharpened_by_laplace(self, scale: Fraction) -> tuple[ExponentialPolynomial, Fraction]:
         """(1 − b²D²)E as a function on r > 0, and the weight of the impulse at 0 that a kink of E leaves."""
@@ -104,7 +107,7 @@ class ExponentialPolynomial:
         positive terms, cut after `extra` more powers.
         """
         groups: list[list[Term]] = []
-        for term in reversed(self.release_plan):
+        for term in reversed(self.terms):
             if groups and _too_close(groups[-1][0], term):
                 groups[-1].append(term)
             else:
@@ -114,14 +117,14 @@ class ExponentialPolynomial:
     @cached_property
     def _evaluation(self) -> tuple[list[tuple[float, FloatArray]], float, FloatArray]:
         """Merged terms, reach of the Taylor polynomial, and its coefficients, for `evaluate`."""
-        fastest = max((rate for rate, _ in self.release_plan), default=Fraction(0))
+        fastest = max((rate for rate, _ in self.terms), default=Fraction(0))
         reach = _TAYLOR_REACH / float(fastest) if fastest else 0.0
         return self.merged(), reach, self.taylor(_TAYLOR_TERMS)
 
     def taylor(self, count: int) -> FloatArray:
         """The first `count` Taylor coefficients at 0+, each the float nearest to its exact value."""
         coefficients = [Fraction(0)] * count
-        for rate, p in self.release_plan:
+        for rate, p in self.terms:
             for power, c in enumerate(p):
                 for j in range(count - power):
                     coefficients[power + j] += c * (-rate) ** j / math.factorial(j)
@@ -129,7 +132,7 @@ class ExponentialPolynomial:
 
     def evaluate(self, r: FloatArray) -> FloatArray:
         """E(r) for distances r ≥ 0; near 0 by the Taylor polynomial, where the terms would cancel."""
-        if not self.release_plan:
+        if not self.terms:
             return np.zeros_like(r)
         merged, reach, taylor = self._evaluation
         total = np.zeros_like(r)
@@ -191,4 +194,117 @@ def horner(coefficients: FloatArray, x: FloatArray) -> FloatArray:
     for c in coefficients[-2::-1]:
         total *= x
         total += c
+    return total
+
+
+# ---- Exponential polynomials convolved with a Gaussian, without overflow and without cancellation.
+#
+# With r = |d|, the building block is
+#
+#     I_k(d) = ∫₀^∞ t^k e^{−at} N(d − t; s²) dt = (k!/2)(s√2)^k · e^{−d²/2s²} · J_k((as − d/s)/√2)
+#
+# where J_k(u) = e^{u²}·iᵏerfc(u) is the scaled repeated integral of erfc (DLMF 7.18): J_0 = erfcx,
+# J_{k−1} = 2u·J_k + 2(k+1)·J_{k+1} and J_k′ = −2(k+1)·J_{k+1}.
+
+_FORWARD_BELOW = 1.0  # the recurrence upwards in k loses digits as u grows; above this, ratios from far out downwards
+_SERIES_FROM = 3.0  # as/√2 from which I_k(d) − I_k(−d) is taken from its Taylor series near d = 0
+_SERIES_REACH = 0.1
+_SERIES_TERMS = 9
+
+
+def smooth(terms: list[tuple[float, FloatArray]], s: float, r: FloatArray, parity: int) -> FloatArray:
+    """(E ⊛ N(0, s²))(r) for r ≥ 0, where E extends Σ p(a·t)e^{−at} from t > 0 evenly (parity +1) or oddly (−1)."""
+    total = np.zeros_like(r)
+    for rate, p in terms:
+        unit = rate or 1.0
+        # p is in powers of rate·t (of t where the rate is 0), I_k in powers of t
+        weights = [c * unit**k * 0.5 * math.factorial(k) * (s * math.sqrt(2)) ** k for k, c in enumerate(p)]
+        total += _one_rate(weights, rate, s, r, parity)
+    return total
+
+
+def _one_rate(weights: list[float], rate: float, s: float, r: FloatArray, parity: int) -> FloatArray:
+    """Σ_k w_k·e^{−r²/2s²}·[J_k(x − h) + parity·J_k(x + h)] with x = as/√2 and h = r/(s√2)."""
+    x = rate * s / math.sqrt(2)
+    if rate:  # beyond this everything is 0 in double precision, and powers of r would overflow
+        r = np.minimum(r, 760 / rate + 2 * rate * s * s + 60 * s)
+    h = r / (s * math.sqrt(2))
+    result = np.empty_like(r)
+    gaussian = np.exp(-np.square(np.minimum(h, 1e6)))
+    series = (h < _SERIES_REACH * x) if parity < 0 and x > _SERIES_FROM else np.zeros(r.shape, dtype=bool)
+    if series.any():
+        result[series] = gaussian[series] * _odd_series(weights, x, h[series])
+    rest = ~series
+    if rest.any():
+        near, far = _near_side(weights, rate, s, r[rest], x - h[rest], gaussian[rest]), x + h[rest]
+        result[rest] = near + parity * gaussian[rest] * _weighted(weights, _scaled_repeated_erfc(far, len(weights)))
+    return result
+
+
+def _near_side(
+    weights: list[float], rate: float, s: float, r: FloatArray, u: FloatArray, gaussian: FloatArray
+) -> FloatArray:
+    """Σ_k w_k·e^{−r²/2s²}·J_k(u), for u of either sign: below 0 as e^{a²s²/2 − ar}·iᵏerfc(u), which stays finite."""
+    result = np.empty_like(u)
+    positive = u >= 0
+    if positive.any():
+        scaled = _scaled_repeated_erfc(u[positive], len(weights))
+        result[positive] = gaussian[positive] * _weighted(weights, scaled)
+    negative = ~positive
+    if negative.any():
+        below = u[negative]
+        plain = [2 / math.sqrt(math.pi) * np.exp(-np.square(np.maximum(below, -1e6))), erfc(below)]
+        for k in range(1, len(weights)):
+            plain.append((plain[-2] - 2 * below * plain[-1]) / (2 * k))
+        exponent = np.maximum(0.5 * (rate * s) ** 2 - rate * r[negative], -750.0)
+        result[negative] = np.exp(exponent) * _weighted(weights, plain[1:])
+    return result
+
+
+def _scaled_repeated_erfc(u: FloatArray, count: int) -> list[FloatArray]:
+    """J_0(u), …, J_{count−1}(u) for u ≥ 0."""
+    first = erfcx(u)
+    values = [first] + [np.empty_like(u) for _ in range(count - 1)]
+    small = u < _FORWARD_BELOW
+    if small.any():
+        below, current = np.full(int(small.sum()), 2 / math.sqrt(math.pi)), first[small]
+        for k in range(1, count):
+            below, current = current, (below - 2 * u[small] * current) / (2 * k)
+            values[k][small] = current
+    large = ~small
+    if count > 1 and large.any():
+        for k, ratio in enumerate(_ratios(u[large], count - 1)):
+            values[k + 1][large] = values[k][large] * ratio
+    return values
+
+
+def _ratios(u: FloatArray, count: int) -> list[FloatArray]:
+    """J_{k+1}/J_k for k < count and u ≥ 1: the recurrence downwards, ρ_{k−1} = 1/(2u + 2(k+1)ρ_k), which is stable."""
+    # Number of steps for full double precision: Gautschi 1961, Recursive computation of the repeated integrals.
+    start = math.ceil((math.sqrt(count) + 40 / (2 * math.sqrt(2) * _FORWARD_BELOW)) ** 2)
+    ratio = np.zeros_like(u)
+    kept: list[FloatArray] = []
+    for k in range(start, 0, -1):
+        ratio = 1.0 / (2 * u + 2 * (k + 1) * ratio)
+        if k <= count:
+            kept.append(ratio)
+    return kept[::-1]
+
+
+def _odd_series(weights: list[float], x: float, h: FloatArray) -> FloatArray:
+    """Σ_k w_k [J_k(x − h) − J_k(x + h)] = Σ_k w_k · 2 Σ_{n odd} C(k+n, n)(2h)ⁿ J_{k+n}(x)."""
+    orders = range(1, 2 * _SERIES_TERMS, 2)
+    at_x = [float(j[0]) for j in _scaled_repeated_erfc(np.array([x]), len(weights) + orders[-1])]
+    total = np.zeros_like(h)
+    for n in reversed(orders):
+        c = sum(w * math.comb(k + n, n) * at_x[k + n] for k, w in enumerate(weights))
+        total = total * np.square(2 * h) + 2 * c
+    return total * 2 * h
+
+
+def _weighted(weights: list[float], values: list[FloatArray]) -> FloatArray:
+    """Σ_k w_k v_k."""
+    total = weights[0] * values[0]
+    for w, v in zip(weights[1:], values[1:], strict=False):
+        total += w * v
     return total

@@ -1,110 +1,147 @@
-"""Sums and positive multiples of kernels."""
+"""The families of kernels, and the names by which people ask for them.
+
+Gaussian, Laplace, energy and Matérn kernels share one closed family of profiles, `Profile`; the rational quadratic
+kernel has a form of its own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
+from numpy.polynomial import hermite_e
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, kve
 
 from accountant.errors import InputError, require_positive
-from privfair.kernels.base import Form, Kernel, require_bandwidth
-from privfair.kernels.exponential import ExponentialPolynomial
-from privfair.kernels.profile import Profile
+from privfair.kernels.base import Form, Kernel, SumKernel, require_bandwidth
+from privfair.kernels.exponential import ExponentialPolynomial, smooth
 from privfair.kernels.tables import DistanceTable
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
 from privfair.util import FloatArray
 
-
-@dataclass(frozen=True)
-class SumKernel(Kernel):
-    """Σ_i c_i κ_i with c_i > 0. Convolution and deconvolution go to the parts."""
-
-    parts: tuple[tuple[float, Kernel], ...]
-
-    def __post_init__(self) -> None:
-        """Flatten sums of sums; refuse factors that are not above 0 (the sum would not be positive definite)."""
-        if not self.parts:
-            raise InputError("parts", "must name at least one kernel", self.parts)
-        flat: list[tuple[float, Kernel]] = []
-        if not all(isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], Kernel) for part in self.parts):
-            raise InputError("parts", "must be pairs of a factor and a kernel", self.parts)
-        for factor, kernel in self.parts:
-            require_positive("factor", factor, "A kernel times a negative number is not positive definite.")
-            if isinstance(kernel, SumKernel):
-                flat.extend((factor * inner, part) for inner, part in kernel.parts)
-            else:
-                flat.append((float(factor), kernel))
-        object.__setattr__(self, "parts", tuple(flat))
-
-    @cached_property
-    def form(self) -> SumForm:
-        """The weighted sum of the parts' forms."""
-        return SumForm(tuple((factor, kernel.form) for factor, kernel in self.parts))
-
-    @property
-    def bounded(self) -> bool:
-        """Whether every part is."""
-        return all(kernel.bounded for _, kernel in self.parts)
-
-    def log_spectral_density(self, frequency: ArrayLike) -> FloatArray:
-        """The logarithm of the weighted sum of the parts' spectra."""
-        spectra = [math.log(factor) + kernel.log_spectral_density(frequency) for factor, kernel in self.parts]
-        return np.asarray(np.logaddexp.reduce(spectra, axis=0))
-
-    def _with_noise(self, noise: Noise, power: int) -> Kernel:
-        return SumKernel(tuple((factor, kernel._with_noise(noise, power)) for factor, kernel in self.parts))
-
-    def __str__(self) -> str:
-        """For example 0.5*gaussian:0.3+energy."""
-        return "+".join(f"{kernel}" if factor == 1 else f"{factor:g}*{kernel}" for factor, kernel in self.parts)
+_NEAR_RATE_TERMS = 16  # powers kept where nearly equal rates are merged before smoothing: error below 0.1¹⁶
 
 
 @dataclass(frozen=True)
-class SumForm(Form):
-    """Σ_i c_i v_i."""
+class Profile(Form):
+    """The profile v(d) of a kernel with everything that noise did to it, in one closed family.
 
-    parts: tuple[tuple[float, Form], ...]
+        v = [ Σ_n c_n D²ⁿδ  +  E ] ⊛ N(0, s²)
+
+    `impulses` are the c_n, `continuous` is E, an exponential polynomial, and `variance` is s² ≥ 0. A Gaussian kernel is
+    an impulse smoothed by its own bandwidth; Laplace, Matérn and energy kernels are an E with s² = 0. Gaussian noise
+    adds to s² or subtracts from it; Laplace noise divides or multiplies the transform by 1 + b²ω². All of it is in
+    exact fractions, so that convolution and deconvolution cancel.
+    """
+
+    impulses: tuple[Fraction, ...] = ()
+    continuous: ExponentialPolynomial = field(default_factory=ExponentialPolynomial)
+    variance: Fraction = Fraction(0)
 
     @property
     def exists(self) -> bool:
-        """Whether every part does."""
-        return all(form.exists for _, form in self.parts)
+        """Whether this is a function: no negative variance, and no impulse left bare."""
+        return self.variance > 0 or (self.variance == 0 and not any(self.impulses))
 
-    def convolved(self, noise: Noise) -> Form:
-        """Part by part."""
-        return SumForm(tuple((factor, form.convolved(noise)) for factor, form in self.parts))
+    def with_noise(self, noise: Noise, power: int) -> Profile:
+        """See `Form`; ask `exists` whether the result is a function."""
+        scale = Fraction(noise.scale)
+        if isinstance(noise, GaussianNoise):
+            return replace(self, variance=self.variance + power * scale**2)
+        if not isinstance(noise, LaplaceNoise):
+            raise TypeError(f"no closed form for {type(noise).__name__}")
+        result = self
+        for _ in range(abs(power)):
+            result = result._smoothed(scale) if power > 0 else result._sharpened(scale)
+        return result
 
-    def deconvolved(self, noise: Noise) -> Form:
-        """Part by part."""
-        return SumForm(tuple((factor, form.deconvolved(noise)) for factor, form in self.parts))
+    def _smoothed(self, scale: Fraction) -> Profile:
+        """Convolved with Laplace noise."""
+        quotient, rest = _divided(self.impulses, scale**2)
+        # the rest of the division stands over 1 + b²ω²: that is a Laplace density of this weight
+        density = ExponentialPolynomial.collect([(1 / scale, (rest / (2 * scale),))])
+        return Profile(quotient, self.continuous.smoothed_by_laplace(scale) + density, self.variance)
+
+    def _sharpened(self, scale: Fraction) -> Profile:
+        """The profile that `_smoothed` turns into this one."""
+        sharpened, impulse = self.continuous.sharpened_by_laplace(scale)
+        return Profile(_times(self.impulses, scale**2, impulse), sharpened, self.variance)
 
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
-        """The weighted sum of the parts' derivatives."""
-        return sum((factor * form.evaluate(d, order) for factor, form in self.parts), np.zeros_like(d))
+        """The order-th derivative of v at d; at d = 0 the mean of the two one-sided limits."""
+        impulses, even_or_odd, merged = _differentiated(self.impulses, self.continuous, order)
+        r = np.abs(d)
+        if self.variance == 0:
+            value = even_or_odd.evaluate(r)
+        else:
+            s = math.sqrt(self.variance)
+            value = smooth(merged, s, r, parity=-1 if order % 2 else 1) + _gaussian_part(impulses, s, r)
+        return value * np.sign(d) if order % 2 else value
 
-    @cached_property
+    @property
     def exponential(self) -> ExponentialPolynomial | None:
-        """An exponential polynomial if every part is one."""
-        from fractions import Fraction
-
-        total = ExponentialPolynomial()
-        for factor, form in self.parts:
-            part = form.exponential
-            if part is None:
-                return None
-            total += part.times(Fraction(factor))
-        return total
+        """The exponential polynomial itself, while no Gaussian has smoothed it."""
+        return self.continuous if self.variance == 0 else None
 
 
-# ---- The Gaussian kernel.
+@lru_cache(maxsize=256)
+def _differentiated(
+    impulses: tuple[Fraction, ...], continuous: ExponentialPolynomial, order: int
+) -> tuple[tuple[float, ...], ExponentialPolynomial, list[tuple[float, FloatArray]]]:
+    """Coefficients of Dʲδ, and the function on r > 0 (exact and merged), of the order-th derivative before smoothing.
+
+    A jump 2g(0+) of an odd part g becomes an impulse when it is differentiated.
+    """
+    shifted = [Fraction(0)] * (2 * len(impulses) + order)
+    for n, c in enumerate(impulses):
+        shifted[2 * n + order] = c
+    for k in range(1, order, 2):
+        shifted[order - 1 - k] += 2 * continuous.derivative(k).at_zero()
+    function = continuous.derivative(order)
+    return tuple(float(c) for c in shifted), function, function.merged(_NEAR_RATE_TERMS)
+
+
+def _gaussian_part(impulses: tuple[float, ...], s: float, r: FloatArray) -> FloatArray | float:
+    """Σ_j c_j Dʲ N(r; s²), by Hermite polynomials: DʲN = (−1)ʲ s^{−j} He_j(r/s) N."""
+    if not any(impulses):
+        return 0.0
+    x = np.minimum(r / s, 60.0)  # exp(−60²/2) is 0 in double precision
+    series = [c * (-1 / s) ** j for j, c in enumerate(impulses)]
+    value: FloatArray = hermite_e.hermeval(x, series) * np.exp(-0.5 * x * x) / (s * math.sqrt(2 * math.pi))
+    return value
+
+
+def _times(impulses: tuple[Fraction, ...], b2: Fraction, impulse: Fraction) -> tuple[Fraction, ...]:
+    """P·(1 − b²X) + impulse, where P = Σ c_n Xⁿ and X stands for D²."""
+    result = [*impulses, Fraction(0)]
+    for n, c in enumerate(impulses):
+        result[n + 1] -= b2 * c
+    result[0] += impulse
+    return _trimmed(result)
+
+
+def _divided(impulses: tuple[Fraction, ...], b2: Fraction) -> tuple[tuple[Fraction, ...], Fraction]:
+    """Quotient and rest of P : (1 − b²X)."""
+    rest = list(impulses)
+    quotient = [Fraction(0)] * len(rest)
+    for n in range(len(rest) - 1, 0, -1):
+        quotient[n - 1] = -rest[n] / b2
+        rest[n - 1] -= quotient[n - 1]
+    return _trimmed(quotient), rest[0] if rest else Fraction(0)
+
+
+def _trimmed(coefficients: list[Fraction]) -> tuple[Fraction, ...]:
+    """The coefficients without zeros at the end."""
+    while coefficients and coefficients[-1] == 0:
+        coefficients.pop()
+    return tuple(coefficients)
 
 
 @dataclass(frozen=True)
@@ -128,12 +165,14 @@ class GaussianKernel(Kernel):
         ell = self.bandwidth
         return math.log(ell * math.sqrt(2 * math.pi)) - 0.5 * np.square(ell * np.asarray(frequency, dtype=float))
 
+    @property
+    def removable_gaussian_noise(self) -> float:
+        """ℓ: the deconvolved kernel is Gaussian with variance ℓ² − σ²."""
+        return self.bandwidth
+
     def __str__(self) -> str:
         """The form the command line takes."""
         return f"gaussian:{self.bandwidth:g}"
-
-
-# ---- The Laplace (Abel) kernel.
 
 
 @dataclass(frozen=True)
@@ -158,9 +197,6 @@ class LaplaceKernel(Kernel):
     def __str__(self) -> str:
         """The form the command line takes."""
         return f"laplace:{self.bandwidth:g}"
-
-
-# ---- The energy (distance-induced) kernel.
 
 
 @dataclass(frozen=True)
@@ -191,9 +227,6 @@ class EnergyKernel(Kernel):
     def __str__(self) -> str:
         """The form the command line takes."""
         return "energy"
-
-
-# ---- Matérn kernels of smoothness 3/2 and 5/2.
 
 
 @dataclass(frozen=True)
@@ -240,12 +273,9 @@ class MaternKernel(Kernel):
         return f"matern{'32' if self.nu == 1.5 else '52'}:{self.bandwidth:g}"
 
 
-# ---- The rational quadratic kernel; with α = 1 the Cauchy kernel.
-
-
 @dataclass(frozen=True)
 class RationalQuadraticKernel(Kernel):
-    """v(d) = (1 + d²/2αℓ²)^{−α}: a mixture of Gaussian kernels of all bandwidths, with a heavy tail.
+    """v(d) = (1 + d²/2αℓ²)^{−α}: a mixture of Gaussian kernels of all bandwidths, with a heavy tail; α = 1 is Cauchy.
 
     S(ω) = (2√π c/Γ(α))·(c|ω|/2)^{α−½}·K_{α−½}(c|ω|), c = ℓ√(2α).
     """
@@ -294,17 +324,13 @@ class RationalQuadraticForm(Form):
         """Its spectrum falls like e^{−c|ω|}: any Laplace noise can be undone, no Gaussian noise can."""
         return self.operator.variance >= 0
 
-    def convolved(self, noise: Noise) -> Form:
+    def with_noise(self, noise: Noise, power: int) -> Form:
         """The operator takes the noise."""
-        return RationalQuadraticForm(self.bandwidth, self.alpha, self.operator.convolved(noise))
-
-    def deconvolved(self, noise: Noise) -> Form:
-        """The operator takes the inverse of the noise."""
-        return RationalQuadraticForm(self.bandwidth, self.alpha, self.operator.deconvolved(noise))
+        return replace(self, operator=self.operator.with_noise(noise, power))
 
     def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
         """Closed form where only derivatives act on the profile; otherwise from a table made once."""
-        if self.operator.variance == 0 and not self.operator.continuous.release_plan:
+        if self.operator.variance == 0 and not self.operator.continuous.terms:
             derivatives = self._derivatives(d, 2 * len(self.operator.impulses) - 2 + order)
             impulses = self.operator.impulses
             return sum((float(c) * derivatives[2 * n + order] for n, c in enumerate(impulses)), np.zeros_like(d))

@@ -1,4 +1,9 @@
-"""MMD² as a differentiable operation in torch."""
+"""Maximum mean discrepancy between two samples of scores, in O(n log n), with gradients and standard errors.
+
+    MMD² = E κ(x, x′) + E κ(y, y′) − 2 E κ(x, y)
+
+The V-statistic (`biased=True`) averages over all pairs, the U-statistic over pairs of different records only.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +18,6 @@ from privfair.kernels.base import Kernel, as_scores, as_weights, is_tensor
 from privfair.kernels.witness import Embedding, direct_sum
 from privfair.mechanisms.noise import Noise
 from privfair.util import FloatArray
-
-# ---- Maximum mean discrepancy between two samples of scores, in O(n log n), with gradients and standard errors.
-#
-#     MMD² = E κ(x, x′) + E κ(y, y′) − 2 E κ(x, y)
-#
-# The V-statistic (`biased=True`) averages over all pairs, the U-statistic over pairs of different records only.
-
 
 _DIRECT_PAIRS = 1 << 14  # up to here a smooth kernel is summed over all pairs; above, from a table
 _TABLE_TOLERANCE = 1e-9  # of C and C′; the error of C itself comes out about a hundred times smaller

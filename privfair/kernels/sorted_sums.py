@@ -129,21 +129,19 @@ class SortedSums:
     def tables_of(self, order: int) -> _Tables:
         """What the order-th derivative is looked up in."""
         if order not in self._tables:
-            release_plan, at_zero = _terms(self._exponential, order)
+            terms, at_zero = _terms(self._exponential, order)
             mirrored = -self.samples[::-1], self._weights[::-1]
             self._tables[order] = _Tables(
                 polynomial=next(
                     (
                         _gap_polynomials(p, self.samples - self.centre, self._weights, order)
-                        for rate, p in release_plan
+                        for rate, p in terms
                         if rate == 0
                     ),
                     None,
                 ),
-                left=[
-                    (a, _expanded(p, _moments(self.samples, self._weights, a, len(p)))) for a, p in release_plan if a
-                ],
-                right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in release_plan if a],
+                left=[(a, _expanded(p, _moments(self.samples, self._weights, a, len(p)))) for a, p in terms if a],
+                right=[(a, _expanded(p, _moments(*mirrored, a, len(p)))[:, ::-1]) for a, p in terms if a],
                 kink=at_zero if order % 2 else 0.0,
             )
         return self._tables[order]

@@ -1,17 +1,20 @@
-"""How many sorted values lie at or below a point: an even grid finds the place, binary search helps in crowds."""
+"""Look-ups: places in sorted values, and functions computed once by piecewise interpolation with a stated error."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 _CELLS_PER_VALUE = 4
 _CROWD = 4  # cells with more values than this are left to binary search
@@ -19,7 +22,7 @@ _FEW_POINTS = 1 << 10  # below this, binary search has less overhead
 
 
 class SortedIndex:
-    """Counts of sorted values up to a point.
+    """Counts of sorted values up to a point: an even grid finds the place, binary search helps in crowded cells.
 
     Binary search of a million points among two thousand values takes 80 ns a point, nearly all of it mispredicted
     branches; the grid takes 8. Scores crowd at the ends of their range, so crowded cells keep binary search.
@@ -62,8 +65,7 @@ class SortedIndex:
         return cell
 
 
-# ---- Functions computed once and then looked up: piecewise interpolation in Chebyshev points, error stated.
-
+# ---- Piecewise interpolation in Chebyshev points.
 
 NODES = 8  # Chebyshev points on a cell of scores
 
@@ -189,7 +191,7 @@ class ScoreTable:
 
     @classmethod
     def of_rows(cls, rows: FloatArray, low: float, high: float) -> ScoreTable:
-        """A table of known coefficients (powers, cells); whoever made them knows their error."""
+        """A table of known coefficients (powers, cells); the caller knows their error."""
         table = cls.__new__(cls)
         table.low, table.high, table.cells = low, high, rows.shape[1]
         table.cells_per_unit = table.cells / (high - low)

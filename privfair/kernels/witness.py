@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError, require_positive
-from privfair.kernels.base import Form, Kernel, apply, as_scores, as_weights
+from privfair.kernels.base import Form, Kernel, SumKernel, apply, as_scores, as_weights
 from privfair.kernels.exponential import ExponentialPolynomial
-from privfair.kernels.families import SumKernel
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import NODES, ScoreTable, condensed
 from privfair.util import FloatArray

@@ -10,7 +10,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from accountant.calibration import calibrate, calibrate_release, noise_scale
 from accountant.errors import InputError, require_positive
 from accountant.events import Adjacency, Composed, DiscreteGaussian, DiscreteLaplace, as_adjacency
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
@@ -26,7 +25,7 @@ class CountNoise:
     scale: float
 
     def __post_init__(self) -> None:
-        """Refuse an unknown law and a scale that is no noise."""
+        """Check the law and the scale."""
         if self.kind not in get_args(Kind):
             raise InputError("kind of noise", f"must be one of {list(get_args(Kind))}", self.kind)
         remedy = "Counts without noise are public: they need no CountNoise."
@@ -77,6 +76,8 @@ def gaussian_scale_for(epsilon: float, delta: float, overlap: int = 1) -> float:
 
     One moved entry by the exact δ of the discrete Gaussian, several by composing them (PLD).
     """
+    from accountant.calibration import calibrate, calibrate_release, noise_scale  # only planners need it
+
     event = CountNoise("gaussian", 1.0).event(overlap)
     if isinstance(event, Composed):
         return CountNoise("gaussian", calibrate(event, epsilon, delta, "pld").factor).scale

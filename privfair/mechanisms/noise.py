@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from accountant.errors import InputError, require_finite
-from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
 class Noise(ABC):
     """A symmetric law with one scale; scale 0 means no noise."""
 
+    name: ClassVar[str]
     scale: float
 
     def __post_init__(self) -> None:
@@ -50,11 +54,13 @@ class Noise(ABC):
 
     def __str__(self) -> str:
         """A short name such as `laplace:0.5`, the form the command line takes."""
-        return f"{type(self).__name__.removesuffix('Noise').lower()}:{self.scale:g}"
+        return f"{self.name}:{self.scale:g}"
 
 
 class GaussianNoise(Noise):
     """N(0, σ²): density exp(−x²/2σ²)/(σ√2π), characteristic function exp(−σ²ω²/2)."""
+
+    name = "gaussian"
 
     @property
     def variance(self) -> float:
@@ -77,6 +83,8 @@ class GaussianNoise(Noise):
 
 class LaplaceNoise(Noise):
     """Laplace(b): density exp(−|x|/b)/2b, characteristic function 1/(1 + b²ω²), variance 2b²."""
+
+    name = "laplace"
 
     @property
     def variance(self) -> float:

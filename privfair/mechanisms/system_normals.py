@@ -1,4 +1,4 @@
-"""Standard normals from random bits that nobody can repeat."""
+"""Standard normals from random bits that cannot be repeated; compiled, so it takes a second to import."""
 
 from __future__ import annotations
 

@@ -53,10 +53,10 @@ class VectorNoise:
     steps: int = DEFAULT_STEPS
     """Of the grid, in a unit."""
     shares: int = 1
-    """So many clients' noise together is the noise above; 1: every client adds all of it."""
+    """How many clients' noise adds up to the noise above; 1: every client adds all of it."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no noise, or no grid."""
+        """Check the noise and the grid."""
         for name, least, most in (("count", 1, MOST_COORDINATES), ("steps", 16, 2**20), ("shares", 1, 2**16)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -87,7 +87,7 @@ class VectorNoise:
 
     @property
     def alone(self) -> VectorNoise:
-        """The noise of one share: all that is left to whoever sees a client's message by itself."""
+        """The noise of one share: what protects a client's message from somebody who sees it by itself."""
         return replace(self, multiplier=self.multiplier / math.sqrt(self.shares), shares=1)
 
     def sensitivity(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> float:
@@ -129,7 +129,7 @@ class VectorNoise:
 
 
 def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
-    """Σ over records of their vectors in whole steps: what is longer than 1 is cut to 1, what is no number is 0.
+    """Σ over records of their vectors in whole steps: longer ones are clipped to length 1, non-numbers are 0.
 
     Whole numbers add up exactly, so a record moves the sum by its own vector and by nothing else.
     """
@@ -138,7 +138,7 @@ def grid_sum(vectors: FloatArray, steps: int) -> NDArray[np.int64]:
 
 
 def in_unit_ball(vectors: FloatArray) -> FloatArray:
-    """Each row at most 1 long: what is longer is cut to 1, what is no number is 0.
+    """Each row at most 1 long: longer ones are clipped, non-numbers are 0.
 
     Lengths are those of pairwise sums: right to 1e-14 for 2²⁴ coordinates, and sensitivities allow for 1e-12.
     """
@@ -148,20 +148,20 @@ def in_unit_ball(vectors: FloatArray) -> FloatArray:
     return inside
 
 
-# ---- A client's whole update, made private: cut to a length, weighed, rounded to a grid, with integer noise.
+# ---- A client's whole update, made private: clipped, weighted, rounded to a grid, with integer noise.
 #
 # A client's part of the sum is v = (w/w_max)·clip(Δ, S)/S, a vector of norm at most 1: Δ is what training changed, w
-# the client's public weight and w_max the largest of any client. Noise is sized for the largest weight, so nobody
-# pays more, and everybody's part of the mean is what it is without privacy. Exchanging one client's records for
-# others changes its own vector and nobody else's: the sum moves by at most 2 units and the rounding of both vectors,
-# whatever training did (see `vector_noise` for what that costs).
+# the client's public weight and w_max the largest of any client. Noise is sized for the largest weight, so no client
+# pays more, and each client's part of the mean is what it is without privacy. Replacing one client's records by others
+# changes its own vector only: the sum moves by at most 2 units and the rounding of both vectors, whatever training did
+# (see `VectorNoise` for what that costs).
 #
 # Sums are of integers that must not wrap. One client adds at most `steps` to a coordinate, and its noise at most 12
 # of its standard deviations: the grid is the finest of 2⁴ to 2²⁰ steps at which both fit into what a client may add.
-# All of it follows from public numbers. What finds no room is cut. Where a client adds all of the noise, that changes
-# nothing: its message was private before. With noise in shares a cut number is not the one that was paid for. A draw
-# is that far out with probability 4e-33, so that δ grows by 4e-33 for each number sent: by 4e-23 for ten billion of
-# them.
+# All of it follows from public numbers. Numbers that find no room are clipped. Where a client adds all of the noise,
+# clipping is post-processing of a private message. With noise in shares a clipped number is not the one that was paid
+# for. A draw is that far out with probability 4e-33, so that δ grows by 4e-33 for each number sent: by 4e-23 for ten
+# billion of them.
 
 
 GRIDS = tuple(2**power for power in range(20, 3, -1))  # steps in a unit, the finest first
@@ -176,13 +176,13 @@ class UpdateRelease:
     noise: VectorNoise
 
     def __post_init__(self) -> None:
-        """Refuse what is no bound, or no portion."""
+        """Check the bound and the portion."""
         require_positive("max_update_norm", self.max_norm)
         if not 0 < self.portion <= 1:
             raise InputError("portion", "must be in (0, 1]", self.portion, "It is a weight over the largest one.")
 
     def whole(self, delta: FloatArray) -> NDArray[np.int64]:
-        """The update on the grid, without noise; data never raise: what is no number is 0."""
+        """The update on the grid, without noise. It must not raise on data, so non-numbers count as 0."""
         values = np.asarray(delta, dtype=np.float64).reshape(1, -1)
         if values.size != self.noise.count:
             raise InputError("update", f"must have {self.noise.count} values", values.size)
@@ -214,11 +214,11 @@ class UpdatePlan:
 
     @property
     def shares(self) -> int:
-        """So many shares are the whole noise: whoever opens a sum knows its own, so all but one of the cohort's."""
+        """How many shares are the whole noise: a client that opens a sum knows its own share, so all but one count."""
         return max(1, self.cohort - 1)
 
     def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of so many times the largest part of one client, on the finest grid that it fits."""
+        """Noise of scale `multiplier` times the largest part of one client, on the finest grid that it fits."""
         fine = VectorNoise(multiplier, self.count, 2.0, GRIDS[0], self.shares)
         for steps in GRIDS:
             if multiplier * steps < LEAST_NOISE * math.sqrt(self.shares):

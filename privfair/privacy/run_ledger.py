@@ -1,4 +1,4 @@
-"""The names of runs in ledgers: when it began, at random, what an audit must say of it, how the data are divided."""
+"""The ledger of a private run: which one it is, under which name, and by which rules."""
 
 from __future__ import annotations
 
@@ -16,18 +16,12 @@ from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import State, remembering
 from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.ledger.storage import exists, ledger_url
-from privfair.channels.base import PriceList, label_of, plain_name
-from privfair.clients.client import Client, EntropyOf
+from accountant.spending import Spend
+from privfair.channels.base import label_of, plain_name
 from privfair.config import Config
 from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Cells, Notion, own_notion
-from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
-from privfair.privacy.ledger_gateway import LedgerGateway
-from privfair.privacy.planner import Planner
 from privfair.run_names import division_of, require_whole_noise, run_name
-from privfair.util import stream
-
-# ---- The books of a private run: which ledger, under which name, with which rules, and the desk that keeps them.
 
 
 @dataclass(frozen=True)
@@ -92,24 +86,10 @@ class RunLedger:
             raise
         return RunLedger(ledger, dataset, run, fingerprint, seeded, budgeted)
 
-    def gateway(
-        self, clients: Sequence[Client], cells: Cells, schema: Schema, neighbours: Neighbouring, config: Config
-    ) -> LedgerGateway:
-        """The desk that all answers of these clients pass."""
-        labels, how, unit = cell_labels(cells, schema), neighbours.adjacency, neighbours.unit
-        prices = [
-            PriceList(self.dataset, self.run, client.name, labels, cells, how, client.cell_counts, unit)
-            for client in clients
-        ]
-        retries = None if config.privacy.epsilon is None else config.privacy.retries
-        return LedgerGateway(self.ledger, prices, run=self.run, fingerprint=self.fingerprint, retries=retries)
-
-
-def entropy_of(config: Config, client: int) -> EntropyOf:
-    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
-    if not config.run.reproducible_noise:
-        return lambda channel, number: SystemEntropy()
-    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
+    def spends(self, client: str | None = None) -> list[Spend]:
+        """What the run has released so far, or may have; with a name, what that client has."""
+        rows = [spend for _, spend in self.ledger.spends(run=self.run)]
+        return rows if client is None else [spend for spend in rows if spend.client == client]
 
 
 def cell_labels(cells: Cells, schema: Schema) -> tuple[str, ...]:
@@ -277,19 +257,3 @@ def _of_file(config: Config, path: str, key: OwnerKey) -> str:
         name: config.data.options[name] for name in ("delimiter", "quote", "encoding") if name in config.data.options
     }
     return fingerprint_csv(path, key, **given)
-
-
-# ---- What a private run has beside the training itself: its plan, its books, and the desk between them.
-
-
-@dataclass(frozen=True)
-class PrivateSide:
-    """Planner, ledger and desk of one run."""
-
-    planner: Planner
-    run_ledger: RunLedger
-    gateway: LedgerGateway
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self.run_ledger.ledger.close()

@@ -1,9 +1,12 @@
-"""What must be said below the figures of an audit, on the terminal and on the page."""
+"""The page of an audit: which data have which budget, who has spent what, and whether the ledger is intact.
+
+The terminal shows the same remarks below the same figures.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accountant.audit import AuditReport, DatasetAudit, Line
 from accountant.events import Adjacency, Neighbouring, Unit
@@ -11,13 +14,6 @@ from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural
 from privfair.reports.audit_remarks import largest_first, line_name, remarks, shares
 from privfair.reports.figures import Figure, burn_down_figure, shown_guesses
 from privfair.reports.pages import render_page
-
-if TYPE_CHECKING:
-    from accountant.audit import DatasetAudit, Line
-
-
-# ---- The report of an audit: which data have which budget, who has spent what, and whether the books are intact.
-
 
 KINDS = {
     "by_client": ("data holder", "By data holder: ε of its record that is exposed most"),
@@ -67,7 +63,7 @@ def audit_page(report: AuditReport) -> str:
 def _summary(report: AuditReport) -> list[str]:
     found = [
         f"The ledger has {plural(report.rows, 'row')} about {plural(len(report.datasets), 'dataset')}. "
-        + ("Its chain is intact." if report.verified else "Its chain is broken: the books were changed.")
+        + ("Its chain is intact." if report.verified else "Its chain is broken: the ledger was changed.")
     ]
     found += [
         f"The head noted as {noted.hash[:12]}… is in row {count(noted.row)}."
@@ -140,8 +136,8 @@ def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
 def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     """What there is to say of a dataset, and in which look.
 
-    What somebody can guess is told from the budget: it holds whatever was chosen after seeing earlier releases. ε by
-    RDP or PLD over several runs holds only where all of them were planned beforehand, which the books cannot know.
+    What somebody can guess is derived from the budget: it holds whatever was chosen after seeing earlier releases. ε by
+    RDP or PLD over several runs holds only where all of them were planned beforehand, which the ledger cannot know.
     """
     budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
     if dataset.state.simulation:
@@ -156,7 +152,7 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (
-        f"{kept} While it is, somebody who sees everything that these books say was released, and guesses whether a "
+        f"{kept} While it is, somebody who sees everything that this ledger says was released, and guesses whether a "
         "certain record is among the data, holding both for equally likely, is right in at most "
         f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
     ), "good"

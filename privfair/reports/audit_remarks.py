@@ -27,7 +27,7 @@ _SEVERAL_RUNS = (
     "chosen after a look at earlier ones, what a budget counts does (a Rényi filter of fixed order)."
 )
 _IN_SHARES = (
-    "In runs with “shares” in their name every client added a part of the noise, and these books have that of the sum: "
+    "In runs with “shares” in their name every client added a part of the noise, and this ledger has that of the sum: "
     "their ε holds as long as the server and a client do not pool what they see. If they do, the larger ε in the run's "
     "statement (privacy.json, collusion) holds."
 )

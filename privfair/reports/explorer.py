@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.kernels.base import Kernel
+from privfair.kernels.base import Kernel, SumKernel
 from privfair.kernels.comparison import Comparison, monte_carlo_band, noise_quadrature
-from privfair.kernels.families import SumKernel
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
 from privfair.reports.pages import render_page, write_page
 from privfair.util import FloatArray

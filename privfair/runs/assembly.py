@@ -1,23 +1,27 @@
-"""Algorithms by name."""
+"""The composition root: from a configuration to the pieces of a run, for simulation, server and data holder alike.
+
+`RunSpec` follows from configuration and schema alone. Each piece that a run needs (model, sides of the sums, clients,
+ledger gateway, server) is made by one of its methods, whoever asks; only keys differ by who may have them.
+"""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.channels.base import PlannedRequests, ReplyCheck
+from privfair.channels.base import MOST_RECORDS, PlannedRequests, PriceList, ReplyCheck
 from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
-from privfair.clients.client import Client
+from privfair.clients.client import Client, EntropyOf
 from privfair.clients.dp_sgd import require_private_model
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
@@ -36,33 +40,39 @@ from privfair.federated.algorithms.baselines import (
     FedFB,
     LocalFairness,
 )
-from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, with_adder
+from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_adder
 from privfair.federated.exchange import Metered
 from privfair.federated.interfaces import Algorithm, Backend, FederatedOptimizer
 from privfair.federated.model_state import Replica
 from privfair.federated.optimizers import optimizer_by_name
+from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
 from privfair.kernels.families import parse_kernel
+from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, UpdatePlan
 from privfair.models import FlatModel, TaskKind, build_module, torch_type
+from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.planner import Planner
 from privfair.privacy.requirements import require_decided, require_private, require_separate
-from privfair.privacy.run_ledger import PrivateSide, RunLedger, entropy_of, named_run, require_no_budget
+from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
+    ClientKeys,
     FixedPoint,
     KeyPair,
+    ServerAggregator,
+    ServerKeys,
     WholeNumbers,
-    aggregators,
     load_client,
     load_server,
     new_keys,
+    plain_keys,
 )
-from privfair.util import FloatArray
+from privfair.util import FloatArray, stream
 
 
 def build_algorithm(
@@ -142,6 +152,10 @@ def _check_decisions(method: str, config: Config, schema: Schema) -> None:
 ROOM = 50_000  # records of one client whose features a sum has room for, where integers are bounded by encryption
 
 
+Adders = tuple[ServerAggregator, ServerAggregator | None]  # of updates; of features, where they are tracked
+Prices = Sequence[PriceList] | Mapping[int, PriceList]  # by the number of the client
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """The method of a run, without data and without keys."""
@@ -210,10 +224,6 @@ class RunSpec:
             require_private_model(model.module, len(self.schema.features))
         return model
 
-    def contribution_size(self, parameters: int) -> int:
-        """How many numbers a contribution has, for a model of so many parameters."""
-        return parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots)
-
     def replica(self, parameters: FloatArray, aggregator: ClientAggregator) -> Replica:
         """The shared model before the first round, with its initial parameters, for those who may open sums."""
         f = self.config.federation
@@ -225,6 +235,147 @@ class RunSpec:
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
             least=_cohort(self.config, self.clients) if self.config.privacy.client_level else 1,
         )
+
+    def client_side(self, keys: ClientKeys | None, run: str = "") -> tuple[ClientAggregator, Embedder | None]:
+        """What contributes to the sums of a run and opens them: of updates, and of features where they are tracked."""
+        code = self.fixed_point
+        updates = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=UPDATES)
+        if self.embedding is None:
+            return updates, None
+        code = self.feature_code
+        features = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=EMBEDDINGS)
+        return updates, Embedder(self.embedding, features)
+
+    def server_side(self, keys: ServerKeys | None) -> Adders:
+        """What adds contributions: to updates, and to features where they are tracked."""
+        updates = ServerAggregator(keys or self._plain(self.fixed_point).server, self.fixed_point)
+        if self.embedding is None:
+            return updates, None
+        return updates, ServerAggregator(keys or self._plain(self.feature_code).server, self.feature_code)
+
+    def _plain(self, code: FixedPoint | WholeNumbers | None) -> KeyPair:
+        """What stands for keys in the plain scheme; sums are of integers where there is a code."""
+        if self.config.scheme != "plain":
+            raise InputError("keys", f"must be given for scheme {self.config.scheme}", None)
+        return plain_keys(quantise=code is not None)
+
+    def client(
+        self, index: int, data: ClientData, model: FlatModel, replica: Replica, embedder: Embedder | None
+    ) -> Client:
+        """The client that has these records."""
+        config = self.config
+        return Client(
+            index,
+            data,
+            self.schema,
+            self.cells,
+            model,
+            replica,
+            seed=config.run.seed,
+            entropy=entropy_of(config, index),
+            embedder=embedder,
+        )
+
+    def reply_check(
+        self, adders: Adders, parameters: int, *, remote: Sequence[str] | None = None, replica: Replica | None = None
+    ) -> ReplyCheck:
+        """What replies must look like, for a model of so many parameters.
+
+        `remote`: the names of clients on other machines. A count with which there is no plan is then refused with its
+        reply, and does not end the run; tables must be of the schema's groups, and contributions readable.
+        """
+        adder, feature_adder = adders
+        features, most = None, MOST_RECORDS
+        if self.embedding is not None and feature_adder is not None:
+            features = (feature_adder, self.embedding.unit.count)
+            if remote is not None and self.embedding.room is not None:
+                most = min(most, self.embedding.room)
+        return ReplyCheck(
+            adder,
+            cells=len(self.cells),
+            contribution_size=parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots),
+            features=features,
+            groups=None if remote is None else tuple(len(attribute.values) for attribute in self.schema.sensitive),
+            most_records=most,
+            remote=remote,
+            replica=replica,
+        )
+
+    def negotiator(self, releases_of_counts: Callable[[], int] | None = None) -> ExactCounts | PrivateCounts:
+        """How a release plan follows from counts.
+
+        `releases_of_counts`: how often a client has released them so far; None where nobody sees all ledgers, so that
+        every repetition of lost counts is planned for.
+        """
+        if self.planner is None:
+            return ExactCounts()
+        most = 1 + self.config.privacy.retries
+        return PrivateCounts(self.planner, releases_of_counts or (lambda: most))
+
+    def server(
+        self,
+        backend: Backend,
+        adders: Adders,
+        model_holder: ModelHolder,
+        negotiator: Negotiator,
+        *,
+        least_trained: int = 0,
+        kept: Kept = made_anew,
+    ) -> Server:
+        """The server of a run; `kept`: where the sum of features of a round is written down before it is sent."""
+        algorithm = with_adder(self.algorithm, adders[1], kept)
+        requests = PlannedRequests(self.plan)
+        return Server(
+            backend, algorithm, self.optimizer, self.plan, adders[0], model_holder, negotiator, requests, least_trained
+        )
+
+    def open_ledger(self, federation: Federation, run: str, ledger_id: str | None) -> RunLedger | None:
+        """The ledger of a private run, opened; None without privacy."""
+        if self.planner is None:
+            return None
+        without_noise = self.planner.without_noise
+        return RunLedger.open(self.config, federation, run, ledger_id=ledger_id, without_noise=without_noise)
+
+    def gateway(
+        self, run_ledger: RunLedger, holders: Sequence[ClientData], *, planner_sees_ledger: bool
+    ) -> LedgerGateway:
+        """What all answers of these clients pass.
+
+        A planner that sees the ledger counts repeated releases of counts when it plans. Elsewhere the server plans with
+        `privacy.retries` of every channel, and no channel is exempt from that limit.
+        """
+        if self.planner is None:
+            raise ValueError("a run without privacy has no ledger")
+        labels, how, unit = cell_labels(self.cells, self.schema), self.planner.adjacency, self.planner.unit
+        counts = [self.cells.membership(data.train).sum(axis=0, dtype=np.int64) for data in holders]
+        prices = [
+            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit)
+            for data, own in zip(holders, counts, strict=True)
+        ]
+        ledger, run, fingerprint = run_ledger.ledger, run_ledger.run, run_ledger.fingerprint
+        retries = self.config.privacy.retries
+        if not planner_sees_ledger:
+            return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=retries, unplanned=())
+        limit = None if self.config.privacy.epsilon is None else retries
+        return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit)
+
+    def require_room(
+        self, run_ledger: RunLedger | None, prices: Prices, release_plan: ReleasePlan | None = None
+    ) -> None:
+        """Raise if the run does not fit into its data's budget: all of it, or, without a plan yet, what is known."""
+        if self.planner is None or run_ledger is None or not run_ledger.budgeted:
+            return
+        known = release_plan or self.planner.terms_beforehand(self.clients)
+        counts = [] if release_plan else count_spends(known, self.plan, prices)
+        rest = planned_spends(known, self.plan, range(self.config.federation.rounds), prices)
+        run_ledger.ledger.require_room([*counts, *rest])
+
+
+def entropy_of(config: Config, client: int) -> EntropyOf:
+    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
+    if not config.run.reproducible_noise:
+        return lambda channel, number: SystemEntropy()
+    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
 
 
 def _exact_sharing(config: Config) -> Literal["nothing", "scores", "features"]:
@@ -343,7 +494,48 @@ def _planner(
     return Planner(config.privacy, work, cells)
 
 
-# ---- From a configuration to everything that a run needs.
+# ---- Keys, by who may have which.
+
+
+def client_key(config: Config) -> ClientKeys | None:
+    """A data holder's key; None for the plain scheme."""
+    if config.scheme == "plain":
+        return None
+    keys = load_client(_key_path(config, "every data holder its client.key"))
+    _require_scheme(config, keys.scheme)
+    return keys
+
+
+def server_key(config: Config) -> ServerKeys | None:
+    """The server's key, without the secret one, which it must not have; None for the plain scheme."""
+    if config.scheme == "plain":
+        return None
+    path = _key_path(config, "the server its server.key")
+    if path.is_dir() and (path / "client.key").exists():
+        remedy = "The server opens nothing: give it server.key alone."
+        raise InputError("aggregation.keys", "must be without the secret client.key at the server", str(path), remedy)
+    keys = load_server(path)
+    _require_scheme(config, keys.scheme)
+    return keys
+
+
+def _key_path(config: Config, whose: str) -> Path:
+    """Where the configuration says that the key is; `whose`: who is to be given which, for the remedy."""
+    if config.aggregation.keys is None:
+        remedy = f"Make a pair with `privfair keys new DIR`, and give {whose}."
+        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
+    return Path(config.aggregation.keys)
+
+
+def _require_scheme(config: Config, scheme: str) -> None:
+    """Raise if the key is not one of the configured scheme."""
+    if scheme != config.scheme:
+        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", scheme)
+
+
+def new_name() -> str:
+    """A name for a run; how records are divided is added to it in every ledger."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
@@ -357,32 +549,65 @@ class Credentials:
     @staticmethod
     def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
-        begun = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-        run = named_run(begun, config, schema, notion)
         own = config.scheme != "plain" and config.aggregation.keys is None
-        return Credentials(run, new_keys(config.scheme) if own else None)
+        return Credentials(named_run(new_name(), config, schema, notion), new_keys(config.scheme) if own else None)
+
+
+# ---- A simulation: server and clients in one process. Its ledger is open; whoever builds it closes it.
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Everything a run needs, built from its configuration."""
+    """Server, clients and data of a run in this process."""
 
-    config: Config
+    spec: RunSpec
     federation: Federation
     model: FlatModel
     replica: Replica  # the model as those hold it who may see it; a simulation may, for its figures
     backend: Metered
     server: Server
     evaluator: Evaluator | None  # None where exact figures are not allowed
-    cells: Cells
     identity: str  # of data and cells: a checkpoint continues only with the same
     credentials: Credentials
-    private: PrivateSide | None = None
+    run_ledger: RunLedger | None  # None, as the gateway: no privacy
+    gateway: LedgerGateway | None
+
+    @property
+    def config(self) -> Config:
+        """Its configuration."""
+        return self.spec.config
+
+    @property
+    def cells(self) -> Cells:
+        """The groups that its notion compares, by conditioning set."""
+        return self.spec.cells
 
     @property
     def notion(self) -> str:
         """The name of the fairness notion."""
         return self.cells.notion.name
+
+    @property
+    def clients(self) -> list[Client]:
+        """The simulated clients."""
+        engine: Any = self.backend.inner
+        members: list[Client] = engine.members
+        return members
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether its data have a budget."""
+        return self.run_ledger is not None and self.run_ledger.budgeted
+
+    def on(self, backend: Metered, evaluator: Evaluator | None) -> Simulation:
+        """The same with another engine."""
+        server = replace(self.server, backend=backend)
+        return replace(self, backend=backend, server=server, evaluator=evaluator)
+
+    def close(self) -> None:
+        """Close the ledger, if there is one."""
+        if self.run_ledger is not None:
+            self.run_ledger.ledger.close()
 
 
 def build(
@@ -397,76 +622,46 @@ def build(
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
     credentials = credentials or Credentials.new(config, federation.schema, notion)
-    schema, seed = federation.schema, config.run.seed
-    pooled = config.federation.method == "centralized"
-    holders = _pooled(federation) if pooled else federation.clients
-    parts = RunSpec.of(config, schema, len(holders), notion)
-    if pooled:
-        steps = most_steps(federation, config.federation.batch_size)
-        parts = replace(parts, plan=replace(parts.plan, epochs=parts.plan.epochs * steps))
-    cells, planner, model = parts.cells, parts.planner, parts.model()
-    keys = _keys(config, credentials)
-    run = beginning_of(credentials.run)
-    client_side, adder = aggregators(config.scheme, keys, fixed_point=parts.fixed_point, run=run, channel=UPDATES)
-    embedder, features = None, None
-    if parts.embedding is not None:
-        feature_side, feature_adder = aggregators(
-            config.scheme, keys, fixed_point=parts.feature_code, run=run, channel=EMBEDDINGS
-        )
-        embedder = Embedder(parts.embedding, feature_side)
-        features = (feature_adder, parts.embedding.unit.count)
-    replica = parts.replica(model.parameters(), client_side)
-    clients = [
-        Client(k, holder, schema, cells, model, replica, seed=seed, entropy=entropy_of(config, k), embedder=embedder)
-        for k, holder in enumerate(holders)
-    ]
-    model_holder: ModelHolder = HeldByServer(replica) if config.scheme == "plain" else HeldByClients()
-    private: PrivateSide | None = None
-    negotiator: Negotiator = ExactCounts()
-    if planner is None:
+    holders, steps = federation.clients, 1
+    if config.federation.method == "centralized":
+        holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
+    spec = RunSpec.of(config, federation.schema, len(holders), notion)
+    spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
+    model, keys = spec.model(), _key_pair(config, credentials)
+    opener, embedder = spec.client_side(None if keys is None else keys.client, beginning_of(credentials.run))
+    adders = spec.server_side(None if keys is None else keys.server)
+    replica = spec.replica(model.parameters(), opener)
+    clients = [spec.client(k, holder, model, replica, embedder) for k, holder in enumerate(holders)]
+    if spec.planner is None:
         require_no_budget(config, federation)
     else:
-        require_separate(cells.notion, federation)
-        planner.require_plannable()
-        run_ledger = RunLedger.open(
-            config,
-            federation,
-            credentials.run,
-            ledger_id=credentials.ledger_id,
-            without_noise=planner.without_noise,
-        )
+        require_separate(spec.cells.notion, federation)
+        spec.planner.require_plannable()
+    run_ledger = spec.open_ledger(federation, credentials.run, credentials.ledger_id)
+    gateway, releases = None, None
+    if run_ledger is not None:
         credentials = replace(credentials, ledger_id=run_ledger.ledger.ledger_id)
-        private = PrivateSide(
-            planner, run_ledger, run_ledger.gateway(clients, cells, schema, planner.neighbouring, config)
-        )
-        negotiator = PrivateCounts(planner, private.gateway.releases_of_counts)
-    check = ReplyCheck(adder, cells=len(cells), contribution_size=replica.contribution_size, features=features)
-    backend = Metered(_backend(config, clients, check, private.gateway if private else None))
-    exact = private is None or not private.run_ledger.budgeted
+        gateway = spec.gateway(run_ledger, holders, planner_sees_ledger=True)
+        releases = gateway.releases_of_counts
+    check = spec.reply_check(adders, model.parameters().size)
+    backend = Metered(_backend(config, clients, check, gateway))
+    model_holder: ModelHolder = HeldByServer(replica) if config.scheme == "plain" else HeldByClients()
+    exact = run_ledger is None or not run_ledger.budgeted
     kernel, strength = parse_kernel(config.fairness.kernel), config.fairness.strength
     return Simulation(
-        config=config,
+        spec=spec,
         federation=federation,
         model=model,
         replica=replica,
         backend=backend,
-        server=Server(
-            backend,
-            with_adder(parts.algorithm, features and features[0]),
-            parts.optimizer,
-            parts.plan,
-            adder,
-            model_holder,
-            negotiator,
-            PlannedRequests(parts.plan),
-        ),
-        evaluator=Evaluator(federation, cells, kernel, strength, model) if exact else None,
-        cells=cells,
+        server=spec.server(backend, adders, model_holder, spec.negotiator(releases)),
+        evaluator=Evaluator(federation, spec.cells, kernel, strength, model) if exact else None,
         # A digest of the records would let anyone who knows all but one of them test the last. Data with a budget
         # are known to the ledger, by name and keyed fingerprint.
-        identity=f"{federation.fingerprint() if exact else 'budgeted'} {'; '.join(cells.names)}",
+        identity=f"{federation.fingerprint() if exact else 'budgeted'} {'; '.join(spec.cells.names)}",
         credentials=credentials,
-        private=private,
+        run_ledger=run_ledger,
+        gateway=gateway,
     )
 
 
@@ -493,9 +688,17 @@ def _pooled(federation: Federation) -> tuple[ClientData, ...]:
     return (ClientData("all", federation.pooled_train(), federation.pooled_test()),)
 
 
-def _keys(config: Config, credentials: Credentials) -> KeyPair | None:
+def _key_pair(config: Config, credentials: Credentials) -> KeyPair | None:
     """The run's own keys, or those of the folder that the configuration names."""
-    folder = config.aggregation.keys
-    if config.scheme == "plain" or folder is None:
-        return credentials.keys
-    return KeyPair(load_client(Path(folder)), load_server(Path(folder)))
+    keys = credentials.keys
+    if config.scheme == "plain":
+        if keys is not None:
+            raise InputError("keys", "must not be given for scheme plain", keys.client.scheme)
+        return None
+    if config.aggregation.keys is not None:
+        folder = Path(config.aggregation.keys)
+        keys = KeyPair(load_client(folder), load_server(folder))
+    if keys is None:
+        raise InputError("keys", f"must be given for scheme {config.scheme}", None, "Make some: privfair keys new DIR")
+    _require_scheme(config, keys.client.scheme)
+    return keys

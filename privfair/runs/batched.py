@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,14 +16,14 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
-from privfair.engines.batched.lockstep import Ended, Failed, QuickMetered, Seat, in_lockstep
+from privfair.engines.batched.lockstep import Ended, Failed, Seat, in_lockstep
 from privfair.engines.batched.networks import free_numbers
-from privfair.engines.batched.record_pool import data_of
 from privfair.engines.evaluation import Evaluator, Row
 from privfair.fairness.notions import Notion
+from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
-from privfair.runs.loop import RunOutcome, run_rounds
+from privfair.runs.loop import RunOutcome, SimulatedRun
 from privfair.util import one_thread
 
 StackReport = Callable[[int, Row], None]  # (number of the run, line of its history)
@@ -49,10 +49,9 @@ def build_stacked(
                 data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options
             )
         simulation = build(config, federation or loaded[name], notion)
-        for client in clients_of(simulation):
+        for client in simulation.clients:
             share_tensors(client, shared)
-        if simulation.private is not None:
-            simulation.private.run_ledger.ledger.close()  # opened again where needed
+        simulation.close()  # its ledger is opened again where needed
         settings.append(simulation)
     return settings
 
@@ -64,13 +63,6 @@ def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
         key = (id(own.records), own.x.dtype)
         like = known.setdefault(key, own)
         setattr(client, name, replace(own, x=like.x, y=like.y))
-
-
-def clients_of(simulation: Simulation) -> list[Client]:
-    """The simulated clients of a run."""
-    backend: Any = simulation.backend.inner
-    clients: list[Client] = backend.members
-    return clients
 
 
 def run_stacked(
@@ -102,7 +94,7 @@ def run_stacked(
         while start < len(settings):
             count = runs_at_once or fitting(settings[start:], free_numbers() if room is None else room // 8)
             numbers = range(start, min(start + count, len(settings)))
-            _together(settings, numbers, threads, _Told(report, finished, progress), outcomes, errors)
+            _together(settings, numbers, threads, outcomes, errors, report, finished, progress)
             start += count
     for number, error in errors.items():
         if failed is None:
@@ -111,32 +103,24 @@ def run_stacked(
     return [outcomes[n] for n in sorted(outcomes)]
 
 
-@dataclass(frozen=True)
-class _Told:
-    """Who is told what."""
-
-    report: StackReport | None
-    finished: Finished | None
-    progress: Progress | None
-
-
 def _together(
     settings: Sequence[Simulation],
     numbers: range,
     threads: int,
-    reported: _Told,
     outcomes: dict[int, RunOutcome],
     errors: dict[int, Exception],
+    report: StackReport | None,
+    finished: Finished | None,
+    progress: Progress | None,
 ) -> None:
-    engine = Engine([c for n in numbers for c in clients_of(settings[n])], threads=threads)
+    engine = Engine([c for n in numbers for c in settings[n].clients], threads=threads)
     pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
-    part_of_a_run = {id(c): 1 / settings[n].config.federation.rounds for n in numbers for c in clients_of(settings[n])}
+    part_of_a_run = {id(c): 1 / settings[n].config.federation.rounds for n in numbers for c in settings[n].clients}
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
-            report = reported.report
             line = None if report is None else lambda row: report(number, row)
-            return run_rounds(_seated(settings[number], seat, pooled), None, line)
+            return SimulatedRun(_seated(settings[number], seat, pooled), report=line).outcome()
 
         return whole_run
 
@@ -145,14 +129,14 @@ def _together(
             errors[numbers[position]] = end.error
         elif end.result is not None:
             outcomes[numbers[position]] = end.result
-            if reported.finished is not None:
-                reported.finished(numbers[position], end.result)
+            if finished is not None:
+                finished(numbers[position], end.result)
 
     def answered(questions: list[Any]) -> list[Any]:
         answers = _answers(questions, engine)
-        if reported.progress is not None:
+        if progress is not None:
             trained = [q for q in questions if isinstance(q, Exchange) and q.trains]
-            reported.progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
+            progress(sum(part_of_a_run[id(q.asked[0][0])] for q in trained))
         return answers
 
     try:
@@ -183,12 +167,12 @@ def _seated(
     """The same setting with a backend and an evaluator that ask together with the other runs."""
     inner: Any = simulation.backend.inner
     # on data with a budget each run pays for itself: one that is over it must not take the others with it
-    settles = simulation.private is not None and not simulation.private.run_ledger.budgeted
-    metered = QuickMetered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
+    settles = simulation.gateway is not None and not simulation.budgeted
+    metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
     if e is not None:
         e = StackedEvaluator(simulation.federation, e.cells, e.kernel, e.strength, e.model, seat.ask, pooled)
-    return replace(simulation, backend=metered, server=replace(simulation.server, backend=metered), evaluator=e)
+    return simulation.on(metered, e)
 
 
 def fitting(settings: Sequence[Simulation], room: int) -> int:
@@ -204,5 +188,5 @@ def fitting(settings: Sequence[Simulation], room: int) -> int:
 
 def planned_numbers(simulation: Simulation) -> int:
     """Room that one run of a stack needs: the minibatches of a round, the outputs, and copies of the model."""
-    records = sum(len(data_of(c).y) for c in clients_of(simulation))
+    records = sum(len(c.data.y) for c in simulation.clients)
     return records * (simulation.config.federation.local_epochs + 16) + 64 * simulation.model.flat.numel()

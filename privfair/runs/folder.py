@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -20,19 +20,21 @@ import tomli_w
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from typing_extensions import TypedDict
 
 from accountant.errors import InputError, Refused
 from accountant.ledger.storage import absolute_url, ledger_url
+from privfair.codec import TREE, Arrays, Codec, FloatArray, with_tree
 from privfair.config import Config
-from privfair.datasets.encoder import Encoder
+from privfair.datasets.columns import Encoder
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
-from privfair.federated.interfaces import Absence
+from privfair.federated.interfaces import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
 from privfair.models import TaskKind
 from privfair.secure_aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
-from privfair.util import FloatArray, GrowingFile, read_arrays, write_arrays, write_bytes, write_json
+from privfair.util import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
 
 DIGEST = "privfair.sha256"  # in the metadata of the file
 
@@ -121,8 +123,8 @@ def _require_finite(weights: Mapping[str, torch.Tensor], where: str, remedy: str
 # ---- The folder of a run: configuration, checkpoint, history, model, metrics. Every file is whole or not there.
 
 
-FORMAT = 4
-FORMAT_WITHOUT_LOG = 3  # of earlier versions: history and absences are in the checkpoint itself
+FORMAT = 5
+EARLIER_FORMATS = (3, 4)  # of versions up to 0.2; in the first, history and absences are in the checkpoint itself
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,9 @@ class Checkpoint:
     identity: str
     round: int
     release_plan: ReleasePlan
-    algorithm: Mapping[str, FloatArray]
-    replica: Mapping[str, FloatArray]
-    client_state: Mapping[str, FloatArray]
+    algorithm: Memory
+    replica: Memory
+    client_state: Memory
     history: Sequence[Row]
     bytes_up: int
     bytes_down: int
@@ -143,6 +145,51 @@ class Checkpoint:
     released: tuple[Evaluation, ...] | None = None  # the final noisy counts: asked for once
     uncounted: tuple[int, ...] = ()
     absent: tuple[Absence, ...] = ()
+
+
+@dataclass(frozen=True)
+class _LogSize:
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """A checkpoint in its file; its history and absences are in the log, of which `log` says how much counts."""
+
+    format: int
+    log: _LogSize | None  # None: of a format without a log
+    checkpoint: Checkpoint
+
+
+class _Line(TypedDict, total=False):
+    """A line of the log: one of the two."""
+
+    row: Row
+    absent: Absence
+
+
+def _earlier(arrays: Arrays) -> Arrays:
+    """A checkpoint as versions up to 0.2 wrote it, in today's form; one of another version is refused."""
+    about = json.loads(arrays[TREE].tobytes())
+    found = about.pop("format")
+    if found == FORMAT:
+        return arrays
+    if found not in EARLIER_FORMATS:
+        writer = "A newer privfair" if isinstance(found, int) and found > FORMAT else "An early privfair 0.1.0"
+        remedy = f"{writer} wrote it, and can finish the run."
+        raise InputError("checkpoint", f"must be of format {EARLIER_FORMATS[0]} to {FORMAT}", found, remedy)
+    places = {"algorithm": "algorithm/", "replica": "replica/", "client_state": "client/"}
+    for name, prefix in places.items():
+        about[name] = {n.removeprefix(prefix): n for n in arrays if n.startswith(prefix)}
+    released = about["released"] and [{"confusion": tables} for tables in about["released"]]
+    about |= {"release_plan": about.pop("terms"), "released": released}
+    about = {"history": [], "absent": [], **about}
+    return with_tree(arrays, {"format": FORMAT, "log": about.pop("log", None), "checkpoint": about})
+
+
+_checkpoints = Codec[_Saved](_Saved, "checkpoint", what="checkpoint.npz", finite=False, earlier=_earlier)
+_lines = Codec[_Line](_Line, "line", what="history.jsonl", finite=False)
 
 
 class _Log:
@@ -160,16 +207,16 @@ class _Log:
         """Append what is new: both only grow."""
         if len(history) < self.history or len(absent) < self.absent:
             raise ValueError("history and absences of a run must only grow")
-        new: list[dict[str, Any]] = [{"row": row} for row in history[self.history :]]
-        new += [{"absent": asdict(absence)} for absence in absent[self.absent :]]
-        self.file.append("".join(json.dumps(line) + "\n" for line in new).encode())
+        new: list[_Line] = [{"row": row} for row in history[self.history :]]
+        new += [{"absent": absence} for absence in absent[self.absent :]]
+        self.file.append("".join(_lines.to_text(line, sort_keys=False) + "\n" for line in new).encode())
         self.history, self.absent = len(history), len(absent)
 
     def read(self, size: int, digest: str) -> tuple[tuple[Row, ...], tuple[Absence, ...]]:
         """What counts, and will be appended to."""
-        lines = [json.loads(line) for line in self.file.read(size, digest).splitlines()]
+        lines = [_lines.from_text(line) for line in self.file.read(size, digest).decode().splitlines()]
         history = tuple(line["row"] for line in lines if "row" in line)
-        absent = tuple(Absence(**line["absent"]) for line in lines if "absent" in line)
+        absent = tuple(line["absent"] for line in lines if "absent" in line)
         self.history, self.absent = len(history), len(absent)
         return history, absent
 
@@ -311,25 +358,9 @@ class RunDirectory:
             self._log = _Log(self.path)
         log = self._log = self._log or _Log(self.path)
         log.extend(checkpoint.history, checkpoint.absent)
-        about = {
-            "format": FORMAT,
-            "identity": checkpoint.identity,
-            "round": checkpoint.round,
-            "terms": checkpoint.release_plan.to_json(),
-            "log": {"size": log.file.size, "digest": log.file.digest},
-            "bytes_up": checkpoint.bytes_up,
-            "bytes_down": checkpoint.bytes_down,
-            "seconds": checkpoint.seconds,
-            "ledger_rows": checkpoint.ledger_rows,
-            "uncounted": checkpoint.uncounted,
-            "released": checkpoint.released and [[t.tolist() for t in e.confusion] for e in checkpoint.released],
-        }
-        arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
-        for prefix, memory in (
-            ("algorithm", checkpoint.algorithm), ("replica", checkpoint.replica), ("client", checkpoint.client_state)
-        ):  # fmt: skip
-            arrays |= {f"{prefix}/{name}": array for name, array in memory.items()}
-        write_arrays(self.path / "checkpoint.npz", arrays)
+        size = _LogSize(log.file.size, log.file.digest)
+        saved = _Saved(FORMAT, size, replace(checkpoint, history=(), absent=()))
+        write_arrays(self.path / "checkpoint.npz", _checkpoints.to_arrays(saved))
 
     def read_checkpoint(self) -> Checkpoint | None:
         """The last whole checkpoint, if there is one."""
@@ -338,41 +369,12 @@ class RunDirectory:
             return None
         damage = (BadZipFile, EOFError, KeyError, TypeError)
         with readable(path, *damage):
-            arrays = read_arrays(path)
-            about = json.loads(arrays["about"].tobytes())
-            found = about["format"]
-            if found not in (FORMAT, FORMAT_WITHOUT_LOG):
-                writer = "A newer privfair" if isinstance(found, int) and found > FORMAT else "An early privfair 0.1.0"
-                remedy = f"{writer} wrote it, and can finish the run."
-                raise InputError("checkpoint", f"must be of format {FORMAT_WITHOUT_LOG} or {FORMAT}", found, remedy)
-            log = _Log(self.path)
-            if found == FORMAT_WITHOUT_LOG:  # the next checkpoint writes all of it to the log
-                history = tuple(about["history"])
-                absent = tuple(Absence(**absence) for absence in about["absent"])
-            else:
-                with readable(log.file.path, *damage):
-                    history, absent = log.read(**about["log"])
-
-            def memory(prefix: str) -> dict[str, FloatArray]:
-                return {n.removeprefix(f"{prefix}/"): a for n, a in arrays.items() if n.startswith(f"{prefix}/")}
-
-            checkpoint = Checkpoint(
-                identity=about["identity"],
-                round=about["round"],
-                release_plan=ReleasePlan.from_json(about["terms"]),
-                algorithm=memory("algorithm"),
-                replica=memory("replica"),
-                client_state=memory("client"),
-                history=history,
-                bytes_up=about["bytes_up"],
-                bytes_down=about["bytes_down"],
-                seconds=about["seconds"],
-                ledger_rows=about["ledger_rows"],
-                uncounted=tuple(about["uncounted"]),
-                absent=absent,
-                released=about["released"]
-                and tuple(Evaluation(tuple(np.array(t, dtype=np.int64) for t in e)) for e in about["released"]),
-            )
+            saved = _checkpoints.from_arrays(read_arrays(path))
+        log, checkpoint = _Log(self.path), saved.checkpoint
+        if saved.log is not None:  # else the next checkpoint writes all of it to the log
+            with readable(log.file.path, *damage):
+                history, absent = log.read(saved.log.size, saved.log.digest)
+            checkpoint = replace(checkpoint, history=history, absent=absent)
         self._log = log
         return checkpoint
 

@@ -1,20 +1,22 @@
-"""A whole run: rounds, history, checkpoints, resume, result."""
+"""The run loop: begin, rounds, final evaluation, end; with hooks for history, checkpoints and reports."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
 from privfair.channels.evaluation import EVALUATION
+from privfair.config import Config
 from privfair.engines.evaluation import Row
 from privfair.federated.exchange import ExchangeLog
-from privfair.federated.interfaces import ServerState, answered
-from privfair.federated.messages import Evaluation, Parameters, Sealed
-from privfair.federated.round import begin, run_round
-from privfair.privacy.forecast import count_spends, planned_spends
+from privfair.federated.interfaces import Backend, ServerState, answered
+from privfair.federated.messages import Evaluation, Model, Parameters, Sealed
+from privfair.federated.model_state import Replica
+from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.round import Server, begin, run_round
 from privfair.privacy.plan_report import plan_report
 from privfair.runs.assembly import Simulation
 from privfair.runs.folder import Checkpoint, RunDirectory
@@ -22,6 +24,141 @@ from privfair.util import one_thread
 
 Report = Callable[[Row], None]  # called with each line of the history
 Planned = Callable[[dict[str, Any]], None]  # called with the plan of a private run
+
+
+class CountedBackend(Backend, Protocol):
+    """A backend that counts the bytes of its messages."""
+
+    bytes_up: int
+    bytes_down: int
+
+
+class Run:
+    """One run, whoever carries it out. The loop is here; a simulation and a deployment's server fill in the hooks.
+
+    A checkpoint is written before the first round, after every round and after the final evaluation; a run whose
+    directory has one goes on from there.
+    """
+
+    def __init__(self, config: Config, server: Server, backend: CountedBackend, directory: RunDirectory | None) -> None:
+        """Nothing is asked yet."""
+        self.config, self.server, self.backend, self.directory = config, server, backend, directory
+        self.history: list[Row] = []
+        self.released: tuple[Evaluation, ...] | None = None  # noisy confusion counts of all clients, where asked for
+        self._started, self._before = time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, with what it took before it was resumed."""
+        return self._before + time.perf_counter() - self._started
+
+    def go(self) -> ServerState:
+        """Run all rounds that a checkpoint has not seen yet; the final state."""
+        state = self._start()
+        self.on_plan(state)
+        while state.round < self.config.federation.rounds:
+            state = self.next_round(state)
+            self.on_round(state)
+            self.save(state)
+            self.on_saved()
+        if state.release_plan.evaluation is not None and self.released is None:
+            state = self._evaluate(state)
+            self.save(state)
+        return self.on_end(state)
+
+    def _start(self) -> ServerState:
+        checkpoint = self.read_checkpoint()
+        if checkpoint is not None:
+            state = state_of(checkpoint, self.restored(checkpoint))
+            self.history, self.released = list(checkpoint.history), checkpoint.released
+            self._before = checkpoint.seconds
+            self.backend.restore_clients(checkpoint.client_state)
+            self.backend.bytes_up += checkpoint.bytes_up
+            self.backend.bytes_down += checkpoint.bytes_down
+            self.backend.agreed(state.release_plan)
+            return state
+        self.require_room(None)
+        state = begin(self.server)
+        self.require_room(state.release_plan)
+        self.on_round(state)
+        self.save(state)  # the release plan is settled once
+        return state
+
+    def _evaluate(self, state: ServerState) -> ServerState:
+        """Ask every client for its noisy confusion counts, once."""
+        model = state.model if self.shown_model is None else Parameters(self.shown_model.result)
+        planned = self.server.requests(EVALUATION, state.release_plan, None)
+        requests, everyone = {k: replace(request, model=model) for k, request in planned.items()}, list(planned)
+        exchange_log = ExchangeLog(self.backend.exchange, None)
+        self.released = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__)).values())
+        return replace(state, absent=(*state.absent, *exchange_log.absent))
+
+    def save(self, state: ServerState) -> None:
+        """Write a checkpoint, where the run is kept."""
+        if self.directory is not None:
+            self.directory.write_checkpoint(self.checkpoint(state))
+
+    # ---- hooks
+
+    @property
+    def shown_model(self) -> Replica | None:
+        """The model, where the server may see it."""
+        raise NotImplementedError
+
+    def restored(self, checkpoint: Checkpoint) -> Model:
+        """The model of a checkpoint; raise if the run cannot go on from it."""
+        raise NotImplementedError
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Where the run stopped; None: it is new."""
+        return None if self.directory is None else self.directory.read_checkpoint()
+
+    def checkpoint(self, state: ServerState) -> Checkpoint:
+        """All that the run needs to go on from this state."""
+        return Checkpoint(
+            identity="",
+            round=state.round,
+            release_plan=state.release_plan,
+            algorithm=state.algorithm,
+            replica={},
+            client_state=dict(self.backend.client_state()),
+            history=self.history,
+            bytes_up=self.backend.bytes_up,
+            bytes_down=self.backend.bytes_down,
+            seconds=self.seconds,
+            released=self.released,
+            uncounted=state.uncounted,
+            absent=state.absent,
+        )
+
+    def require_room(self, release_plan: ReleasePlan | None) -> None:
+        """Raise if the run does not fit into a budget; called before counts are asked for, and with the plan."""
+
+    def next_round(self, state: ServerState) -> ServerState:
+        """The state after one round; where too few clients train, this decides what happens."""
+        return run_round(state, self.server)
+
+    def on_plan(self, state: ServerState) -> None:
+        """Called once, before the rounds."""
+
+    def on_round(self, state: ServerState) -> None:
+        """Called before the first round and after each."""
+
+    def on_saved(self) -> None:
+        """Called after each round, when its checkpoint is written."""
+
+    def on_end(self, state: ServerState) -> ServerState:
+        """Called at the end; the final state."""
+        return state
+
+
+def state_of(checkpoint: Checkpoint, model: Model) -> ServerState:
+    """The server's state at a checkpoint, with the model that was restored from it."""
+    found = checkpoint
+    return ServerState(found.round, model, found.release_plan, found.algorithm, found.uncounted, found.absent)
+
+
+# ---- A run of a simulation.
 
 
 @dataclass(frozen=True)
@@ -35,46 +172,95 @@ class RunOutcome:
     released: tuple[Evaluation, ...] | None = None  # noisy confusion counts of all clients, where asked for
 
 
-def run_rounds(
-    simulation: Simulation,
-    directory: RunDirectory | None = None,
-    report: Report | None = None,
-    planned: Planned | None = None,
-) -> RunOutcome:
-    """Run all rounds, or those that a checkpoint in the directory has not seen yet."""
-    started = time.perf_counter()
-    config, server = simulation.config, simulation.server
-    state, history, before, released = _start(simulation, directory)
-    if planned and simulation.private:
-        planned(
-            plan_report(
-                config, state.release_plan, simulation.private.planner, budgeted=simulation.private.run_ledger.budgeted
+class SimulatedRun(Run):
+    """A run in this process, whose figures are computed after every `run.evaluate_every` rounds."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        directory: RunDirectory | None = None,
+        report: Report | None = None,
+        planned: Planned | None = None,
+    ) -> None:
+        """`report` gets each line of the history, `planned` the plan of a private run."""
+        super().__init__(simulation.config, simulation.server, simulation.backend, directory)
+        self.simulation, self._report, self._planned = simulation, report, planned
+
+    def outcome(self) -> RunOutcome:
+        """Run, and say where the run ended."""
+        state = self.go()
+        return RunOutcome(self.simulation, state, self.history, self.seconds, self.released)
+
+    @property
+    def shown_model(self) -> Replica | None:
+        """The replica, without encryption."""
+        return self.simulation.replica if self.config.scheme == "plain" else None
+
+    def model(self) -> Model:
+        """The present model as a message; with encryption it has been opened, so that its sum is not needed again."""
+        replica = self.simulation.replica
+        return replica.message() if self.config.scheme == "plain" else Sealed(replica.round, b"")
+
+    def restored(self, checkpoint: Checkpoint) -> Model:
+        """As it was, on the same data and with the same ledger."""
+        simulation = self.simulation
+        if checkpoint.identity != simulation.identity:
+            remedy = "Resume with the data and the notion that the run was started with, or start a new run."
+            raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
+        if simulation.gateway is not None and simulation.gateway.rows < checkpoint.ledger_rows:
+            raise Refused(
+                f"The ledger has {simulation.gateway.rows} rows of this run, and it had {checkpoint.ledger_rows} when "
+                "the run was interrupted: it was replaced by an older copy. Put the newer one back."
             )
+        simulation.replica.restore(checkpoint.replica)
+        return self.model()
+
+    def checkpoint(self, state: ServerState) -> Checkpoint:
+        """With the opened model and the number of rows in the ledger."""
+        simulation = self.simulation
+        simulation.replica.at(state.model)  # opened, so that the sum itself need not be kept
+        return replace(
+            super().checkpoint(state),
+            identity=simulation.identity,
+            replica=simulation.replica.state(),
+            ledger_rows=0 if simulation.gateway is None else simulation.gateway.rows,
         )
-    while state.round < config.federation.rounds:
-        state = run_round(state, server)
-        due = state.round % config.run.evaluate_every == 0 or state.round == config.federation.rounds
-        history += [_evaluate(simulation, state)] if due else []
-        if report and due:
-            report(history[-1])
-        if directory:
-            elapsed = before + time.perf_counter() - started
-            directory.write_checkpoint(_checkpoint(simulation, state, history, elapsed))
-        if simulation.private:
-            simulation.private.gateway.delivered()
-    if state.release_plan.evaluation is not None and released is None:
-        model = Parameters(simulation.replica.result) if config.scheme == "plain" else state.model
-        asked = server.requests(EVALUATION, state.release_plan, None)
-        requests, everyone = {k: replace(request, model=model) for k, request in asked.items()}, list(asked)
-        exchange_log = ExchangeLog(simulation.backend.exchange, None)
-        released = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__)).values())
-        state = replace(state, absent=(*state.absent, *exchange_log.absent))
-        if directory:
-            elapsed = before + time.perf_counter() - started
-            directory.write_checkpoint(replace(_checkpoint(simulation, state, history, elapsed), released=released))
-    simulation.replica.at(state.model)
-    simulation.model.load(simulation.replica.result)
-    return RunOutcome(simulation, state, history, before + time.perf_counter() - started, released)
+
+    def require_room(self, release_plan: ReleasePlan | None) -> None:
+        """Raise if the whole run does not fit into the budget of its data; before counts, as far as it is known."""
+        if self.simulation.gateway is not None:
+            self.simulation.spec.require_room(self.simulation.run_ledger, self.simulation.gateway.prices, release_plan)
+
+    def on_plan(self, state: ServerState) -> None:
+        """Report the plan of a private run."""
+        planner = self.simulation.spec.planner
+        if self._planned and planner:
+            self._planned(plan_report(self.config, state.release_plan, planner, budgeted=self.simulation.budgeted))
+
+    def on_round(self, state: ServerState) -> None:
+        """Add a line to the history, where one is due, and report it."""
+        last = state.round == self.config.federation.rounds
+        if state.round % self.config.run.evaluate_every and not last:
+            return
+        simulation, row = self.simulation, Row(round=state.round)
+        simulation.replica.at(state.model)
+        if simulation.evaluator is not None:  # None where exact figures are not allowed
+            simulation.model.load(simulation.replica.result)
+            row = simulation.evaluator.row(state.round)
+        self.history.append(row)
+        if self._report and state.round:
+            self._report(row)
+
+    def on_saved(self) -> None:
+        """Answers have arrived: the ledger need not keep their messages."""
+        if self.simulation.gateway is not None:
+            self.simulation.gateway.delivered()
+
+    def on_end(self, state: ServerState) -> ServerState:
+        """Load the trained model."""
+        self.simulation.replica.at(state.model)
+        self.simulation.model.load(self.simulation.replica.result)
+        return state
 
 
 @one_thread()
@@ -84,87 +270,5 @@ def run(
     report: Report | None = None,
     planned: Planned | None = None,
 ) -> RunOutcome:
-    """As `run_rounds`, in one thread: the fastest for small models."""
-    return run_rounds(simulation, directory, report, planned)
-
-
-Start = tuple[ServerState, list[Row], float, tuple[Evaluation, ...] | None]
-
-
-def _start(simulation: Simulation, directory: RunDirectory | None) -> Start:
-    """(state, history, seconds so far, final evaluation): of a checkpoint, or of a new run."""
-    checkpoint = directory.read_checkpoint() if directory else None
-    if checkpoint is None:
-        require_room(simulation, None)
-        state = begin(simulation.server)
-        require_room(simulation, state)
-        history = [_evaluate(simulation, state)]
-        if directory:  # the terms are settled once
-            directory.write_checkpoint(_checkpoint(simulation, state, history, 0.0))
-        return state, history, 0.0, None
-    if checkpoint.identity != simulation.identity:
-        remedy = "Resume with the data and the notion that the run was started with, or start a new run."
-        raise InputError("resume", "must be on the same data and notion as before", "others", remedy)
-    if simulation.private is not None:
-        rows = simulation.private.gateway.rows
-        if rows < checkpoint.ledger_rows:
-            raise Refused(
-                f"The ledger has {rows} rows of this run, and it had {checkpoint.ledger_rows} when the run was "
-                "interrupted: it was replaced by an older copy. Put the newer one back."
-            )
-    simulation.replica.restore(checkpoint.replica)
-    simulation.backend.restore(checkpoint.client_state, checkpoint.bytes_up, checkpoint.bytes_down)
-    model = (
-        simulation.replica.message() if simulation.config.scheme == "plain" else Sealed(simulation.replica.round, b"")
-    )
-    known = checkpoint
-    state = ServerState(known.round, model, known.release_plan, known.algorithm, known.uncounted, known.absent)
-    return state, list(checkpoint.history), checkpoint.seconds, checkpoint.released
-
-
-def require_room(simulation: Simulation, state: ServerState | None) -> None:
-    """Nothing, if the whole run fits into its data's budget; before counts (no state yet) as far as it is known."""
-    if simulation.private is None or not simulation.private.run_ledger.budgeted:
-        return
-    gateway, planner = simulation.private.gateway, simulation.private.planner
-    plan, rounds = simulation.server.plan, simulation.config.federation.rounds
-    if state is None:
-        release_plan = planner.terms_beforehand(simulation.backend.clients)
-        spends, begun = count_spends(release_plan, plan, gateway.prices), 0
-    else:
-        release_plan, spends, begun = state.release_plan, [], state.round
-    spends += planned_spends(release_plan, plan, range(begun, rounds), gateway.prices)
-    simulation.private.run_ledger.ledger.require_room(spends)
-
-
-def _evaluate(simulation: Simulation, state: ServerState) -> Row:
-    simulation.replica.at(state.model)
-    return evaluated(simulation, state.round)
-
-
-def evaluated(simulation: Simulation, round_number: int) -> Row:
-    """One line of the history, for the replica's present model; only the round where exact figures are not allowed."""
-    if simulation.evaluator is None:
-        return {"round": round_number}
-    simulation.model.load(simulation.replica.result)
-    return simulation.evaluator.row(round_number)
-
-
-def _checkpoint(simulation: Simulation, state: ServerState, history: list[Row], seconds: float) -> Checkpoint:
-    backend = simulation.backend
-    simulation.replica.at(state.model)  # opened, so that the sum itself need not be kept
-    return Checkpoint(
-        identity=simulation.identity,
-        round=state.round,
-        release_plan=state.release_plan,
-        algorithm=state.algorithm,
-        replica=simulation.replica.state(),
-        client_state=dict(backend.client_state()),
-        history=history,
-        bytes_up=backend.bytes_up,
-        bytes_down=backend.bytes_down,
-        seconds=seconds,
-        ledger_rows=simulation.private.gateway.rows if simulation.private else 0,
-        uncounted=state.uncounted,
-        absent=state.absent,
-    )
+    """The outcome of a run in one thread: the fastest for small models."""
+    return SimulatedRun(simulation, directory, report, planned).outcome()

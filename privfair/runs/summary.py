@@ -53,9 +53,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "notion": simulation.notion,
         "seconds": {"total": outcome.seconds},
         "rounds": outcome.state.round,
-        "unseen_groups": []
-        if simulation.private is None
-        else unseen(outcome.state.release_plan, simulation.private.planner.cells),
+        "unseen_groups": [] if simulation.gateway is None else unseen(outcome.state.release_plan, simulation.cells),
         "absent": absences(outcome.state, [c.name for c in simulation.federation.clients]),
         "data": {
             "name": simulation.federation.name,
@@ -76,8 +74,8 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "versions": {name: found for name, found in installed().items() if found},
         "out": out,
     }
-    finite: dict[str, Any] = _finite(summary)
-    return finite
+    plain: dict[str, Any] = finite(summary)
+    return plain
 
 
 def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -109,7 +107,7 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
 def _warnings(outcome: RunOutcome) -> list[str]:
     """Why the model is of no use, if so; of a private run only what its released counts and the model itself show."""
     simulation = outcome.simulation
-    if simulation.private is None and simulation.evaluator is not None:
+    if simulation.gateway is None and simulation.evaluator is not None:
         loss = outcome.history[-1].get("train_loss")
         found = exact_warnings(simulation.evaluator.predicted("test"), simulation.federation.schema, loss)
         return found or parameter_warnings(simulation.model.module)
@@ -122,16 +120,16 @@ def _warnings(outcome: RunOutcome) -> list[str]:
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:
     """The statement of a private run; of another, that there is none."""
     simulation = outcome.simulation
-    private = simulation.private
-    if private is not None:
+    run_ledger, gateway, planner = simulation.run_ledger, simulation.gateway, simulation.spec.planner
+    if run_ledger is not None and gateway is not None and planner is not None:
         return statement(
             simulation.config,
             outcome.state.release_plan,
-            private.run_ledger,
-            private.planner,
+            run_ledger,
+            planner,
             simulation.federation.schema,
             plan=simulation.server.plan,
-            prices=private.gateway.prices,
+            prices=gateway.prices,
             absent=bool(outcome.state.absent),
         )
     return {
@@ -215,12 +213,12 @@ def _other_notes(outcome: RunOutcome) -> list[str]:
     return notes
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The same with None for numbers that JSON has no word for."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

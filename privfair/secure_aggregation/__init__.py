@@ -1,4 +1,4 @@
-"""Encrypted aggregation of model deltas: the server adds what it cannot read.
+"""Secure aggregation of model updates: the server adds what it cannot read.
 
 keys = new_keys("bfv")
 code = FixedPoint(range=1.0, weight_sum=1.0, contributors=2, modulus=MODULI["bfv"])
@@ -7,31 +7,9 @@ total = server.add([client.contribute(a, 0.25, client=0), client.contribute(b, 0
 client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
 """
 
-from privfair.secure_aggregation.aggregators import (
-    ClientAggregator,
-    ServerAggregator,
-    SumOfChunks,
-    add_streams,
-    aggregators,
-)
+from privfair.secure_aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
 from privfair.secure_aggregation.base import ClientKeys, ServerKeys
-from privfair.secure_aggregation.ciphertext import (
-    VERSION,
-    BadCiphertext,
-    Ciphertext,
-    Damaged,
-    Forged,
-    Header,
-    TooMany,
-    TooNoisy,
-    WrongEncoding,
-    WrongKey,
-    WrongLength,
-    WrongScheme,
-    frame,
-    read_frame,
-    require_resumable,
-)
+from privfair.secure_aggregation.ciphertext import VERSION, Forged, TooNoisy, require_resumable
 from privfair.secure_aggregation.encoding import MODULI, FixedPoint, WholeNumbers
 from privfair.secure_aggregation.keys import SINGLE_KEY_WARNING, KeyPair, load_client, load_server, new_keys, plain_keys
 
@@ -39,32 +17,19 @@ __all__ = [
     "MODULI",
     "SINGLE_KEY_WARNING",
     "VERSION",
-    "BadCiphertext",
-    "Ciphertext",
     "ClientAggregator",
     "ClientKeys",
-    "Damaged",
     "FixedPoint",
     "Forged",
-    "Header",
     "KeyPair",
     "ServerAggregator",
     "ServerKeys",
-    "SumOfChunks",
-    "TooMany",
     "TooNoisy",
     "WholeNumbers",
-    "WrongEncoding",
-    "WrongKey",
-    "WrongLength",
-    "WrongScheme",
-    "add_streams",
     "aggregators",
-    "frame",
     "load_client",
     "load_server",
     "new_keys",
     "plain_keys",
-    "read_frame",
     "require_resumable",
 ]

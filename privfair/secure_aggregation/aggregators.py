@@ -1,4 +1,4 @@
-"""Sums of many encrypted vectors in bounded memory."""
+"""What a round of training uses: clients contribute and open, the server adds, whatever the scheme."""
 
 from __future__ import annotations
 
@@ -60,49 +60,8 @@ class SumOfChunks:
     def total(self) -> Ciphertext:
         """The encrypted sum so far."""
         if self._header is None:
-            raise InputError("contributions", "must be at least one", 0, "Nobody has sent anything to add.")
+            raise InputError("contributions", "must be at least one", 0, "No client has sent anything to add.")
         return Ciphertext(self._header, tuple(self._keys.dump_chunk(chunk) for chunk in self._chunks))
-
-
-def add_streams(
-    keys: ServerKeys, streams: Sequence[tuple[Header, Iterable[bytes]]], names: Sequence[str] | None = None
-) -> tuple[Header, Iterator[bytes]]:
-    """The header of the sum and its chunks, one at a time: all streams (see `read_frame`) are read in step.
-
-    Memory: two chunks, whatever the length of the vectors and the number of contributors.
-    """
-    if not streams:
-        raise InputError("contributions", "must be at least one", 0, "Nobody has sent anything to add.")
-    names = names or [f"contribution {i + 1}" for i in range(len(streams))]
-    header = streams[0][0]
-    keys.check(header, names[0])
-    for (more, _), name in zip(streams[1:], names[1:], strict=True):
-        header = keys.sum_header(header, more, name)
-    return header, _add_in_step(keys, header, [iter(chunks) for _, chunks in streams], names)
-
-
-def _add_in_step(
-    keys: ServerKeys, header: Header, streams: list[Iterator[bytes]], names: Sequence[str]
-) -> Iterator[bytes]:
-    for count in keys.counts(header.length):
-        total = None
-        for stream, name in zip(streams, names, strict=True):
-            loaded = keys.load_chunk(_next(stream, name), count, name)
-            total = loaded if total is None else keys.add_chunk(total, loaded)
-        yield keys.dump_chunk(total)
-    for stream, name in zip(streams, names, strict=True):
-        if next(stream, None) is not None:  # also lets the reader of a message check that it ends here
-            raise BadCiphertext(name, "must end with its last chunk", "more chunks", "Send it again.")
-
-
-def _next(stream: Iterator[bytes], name: str) -> bytes:
-    chunk = next(stream, None)
-    if chunk is None:
-        raise BadCiphertext(name, "must have all its chunks", "an early end", "Send it again.")
-    return chunk
-
-
-# ---- What a round of training uses: clients contribute and open, the server adds, whatever the scheme.
 
 
 Code = FixedPoint | WholeNumbers
@@ -173,10 +132,6 @@ class ClientAggregator:
         self._coded = _Coded(keys, fixed_point)
         self._run, self._channel = run, channel
 
-    def in_run(self, run: str) -> ClientAggregator:
-        """The same, for the sums of this run."""
-        return ClientAggregator(self.keys, self._coded.fixed_point, run=run, channel=self._channel)
-
     @property
     def noise(self) -> float:
         """Standard deviation of the noise that opening adds to each value of a sum; 0 except for CKKS."""
@@ -194,7 +149,7 @@ class ClientAggregator:
         weight = check_weight(weight)
         values = np.asarray(values, dtype=np.float64).ravel()
         code = self._coded.fixed_point
-        with np.errstate(over="ignore", invalid="ignore"):  # data never raise
+        with np.errstate(over="ignore", invalid="ignore"):  # must not raise on data
             numbers = values * weight if code is None else code.encode(values, weight)
         if self.keys.tagging is None:
             return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
@@ -206,7 +161,7 @@ class ClientAggregator:
         return Ciphertext(header, made.chunks).to_bytes()
 
     def open(self, total: bytes, name: str = "sum", *, number: int = 0, least: int = 1) -> FloatArray:
-        """The weighted sum in the server's message: that of this number, and of at least so many contributions.
+        """The weighted sum in the server's message: that of this number, of at least `least` contributions.
 
         Where there are tags, every chunk is checked against them before any of it is returned.
         """
@@ -234,7 +189,7 @@ class ClientAggregator:
             exact = keys.exact_chunk(chunk, count, name)
             genuine &= count > width and tag_key.holds(i, exact, header.contributors)
             parts.append(keys.released(exact[:-width], chunk))
-        if not genuine:  # not which chunk: whoever made it would learn from that
+        if not genuine:  # do not say which chunk: the forger would learn from that
             rule = "must be the sum of the contributions that it names, in this run, on this channel, of this round"
             raise Forged(name, rule, "another", "Somebody changed it, or it was made under another run or round.")
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
@@ -267,7 +222,7 @@ class ServerAggregator:
         return result.to_bytes()
 
     def check(self, contribution: bytes, length: int, name: str) -> None:
-        """Raise the error that tells why this is no contribution of so many values, if it is none."""
+        """Raise if this is not a contribution of `length` values; the error says why."""
         read = self._checked(contribution, name)
         found = _data_length(self.keys, read.header)
         if found != length:
@@ -280,7 +235,7 @@ class ServerAggregator:
     ) -> None:
         """Raise the error that `add` would raise for this contribution, or if it is not the one that was asked for.
 
-        For contributions from elsewhere: one that is damaged is left out, and does not end the sum of the others.
+        For contributions from other machines: a damaged one is dropped, and the sum of the others goes on.
         """
         ciphertext = self._checked(contribution, name)
         header = ciphertext.header

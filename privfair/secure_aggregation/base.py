@@ -1,9 +1,9 @@
-"""The roles of encrypted aggregation, as different types: who can encrypt and open, and who can only add."""
+"""The roles of secure aggregation, as different types: clients encrypt and open, the server only adds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from privfair.secure_aggregation.ciphertext import (
     WrongLength,
     WrongScheme,
 )
+from privfair.secure_aggregation.encoding import CKKS_MODULUS
 
 Vector = NDArray[Any]  # int64, except in the scheme that sends plain floats
 
@@ -35,18 +36,18 @@ class Role:
     slots: int  # values in one chunk
     modulus: int | None  # sums of integers are right up to ±(modulus − 1)/2; None: floats
     max_additions: int
-    tagging: Tagging | None = None  # how sums are told from forgeries; None: nothing is hidden, so nothing is tagged
+    tagging: Tagging | None = None  # how forged sums are detected; None: nothing is hidden, so nothing is tagged
 
     def __init__(self, key_id: str) -> None:
         """Remember the fingerprint of the public key."""
         self.key_id = key_id
 
     def chunks_for(self, length: int) -> int:
-        """How many chunks carry so many values: as few as possible."""
+        """How many chunks carry this number of values: as few as possible."""
         return -(-length // self.slots)
 
     def check(self, header: Header, name: str) -> None:
-        """Raise the error that tells why these keys cannot work on a vector with this header, if they cannot."""
+        """Raise if these keys cannot work on a vector with this header; the error says why."""
         if header.scheme != self.scheme:
             raise WrongScheme(name, f"must be of scheme {self.scheme}", header.scheme, "Set one scheme for everybody.")
         if header.key_id != self.key_id:
@@ -87,32 +88,23 @@ class ClientKeys(Role, ABC):
         """The `count` values of a chunk; `BadCiphertext` if they cannot be had."""
         return self.released(self.exact_chunk(chunk, count, name), chunk)
 
-    def encrypt_chunks(self, vector: Vector) -> Iterator[bytes]:
-        """The chunks of a vector, each encrypted when asked for."""
-        return self._encrypted(self._checked(vector))
-
     def header(self, length: int, *, weight: float = 0.0, encoding: str = UNCODED) -> Header:
-        """The header of a vector of so many values."""
+        """The header of a vector of this length."""
         return Header(self.scheme, self.key_id, length, self.chunks_for(length), 0, weight, encoding)
 
     def encrypt(self, vector: Vector, *, weight: float = 0.0, encoding: str = UNCODED) -> Ciphertext:
         """The whole vector, encrypted."""
         vector = self._checked(vector)
-        return Ciphertext(self.header(len(vector), weight=weight, encoding=encoding), tuple(self._encrypted(vector)))
-
-    def _encrypted(self, vector: Vector) -> Iterator[bytes]:
-        for start in range(0, len(vector), self.slots):
-            yield self.encrypt_chunk(vector[start : start + self.slots])
-
-    def decrypt_chunks(self, header: Header, chunks: Iterable[bytes], name: str = "sum") -> Iterator[Vector]:
-        """The values of each chunk, opened when asked for."""
-        self.check(header, name)
-        for chunk, count in zip(chunks, self.counts(header.length), strict=True):
-            yield self.decrypt_chunk(chunk, count, name)
+        parts = (vector[start : start + self.slots] for start in range(0, len(vector), self.slots))
+        return Ciphertext(
+            self.header(len(vector), weight=weight, encoding=encoding), tuple(map(self.encrypt_chunk, parts))
+        )
 
     def decrypt(self, total: Ciphertext, name: str = "sum") -> Vector:
         """All values of an encrypted vector."""
-        parts = list(self.decrypt_chunks(total.header, total.chunks, name))
+        self.check(total.header, name)
+        chunks = zip(total.chunks, self.counts(total.header.length), strict=True)
+        parts = [self.decrypt_chunk(chunk, count, name) for chunk, count in chunks]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64 if self.modulus else np.float64)
 
     def _checked(self, vector: Vector) -> Vector:
@@ -172,3 +164,78 @@ class ServerKeys(Role, ABC):
     def _add_bytes(self, left: bytes, right: bytes, count: int) -> bytes:
         loaded = self.load_chunk(left, count, "left")
         return self.dump_chunk(self.add_chunk(loaded, self.load_chunk(right, count, "right")))
+
+
+# ---- Aggregation without encryption, behind the same interface.
+
+NO_KEY = "0" * 32
+_SLOTS = 4096
+_MAX_ADDITIONS = 2**31
+
+
+class _Integers:
+    scheme = "plain"
+    slots = _SLOTS
+    # The widest code of any scheme, so that every scheme has its exact plain counterpart under the same FixedPoint.
+    modulus: int | None = CKKS_MODULUS
+    max_additions = _MAX_ADDITIONS
+    dtype: np.dtype[Any] = np.dtype("<i8")
+
+
+class _Floats:
+    scheme = "plain-float"
+    slots = _SLOTS
+    modulus: int | None = None
+    max_additions = _MAX_ADDITIONS
+    dtype: np.dtype[Any] = np.dtype("<f8")
+
+
+class PlainClient(_Integers, ClientKeys):
+    """Sends integers as they are: with the same `FixedPoint`, the sums of BFV bit for bit."""
+
+    def __init__(self) -> None:
+        """There is no key."""
+        super().__init__(NO_KEY)
+
+    def encrypt_chunk(self, values: Vector) -> bytes:
+        """The values' own bytes."""
+        return values.astype(self.dtype).tobytes()
+
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The values."""
+        return _values(chunk, count, name, self.dtype).astype(self.dtype.newbyteorder("="))
+
+
+class PlainServer(_Integers, ServerKeys):
+    """Adds integers that it can read."""
+
+    def __init__(self) -> None:
+        """There is no key."""
+        super().__init__(NO_KEY)
+
+    def load_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The values."""
+        return _values(chunk, count, name, self.dtype)
+
+    def add_chunk(self, left: Any, right: Any) -> Vector:
+        """The sum."""
+        with np.errstate(over="ignore", invalid="ignore"):  # must not raise on data
+            return np.asarray(left + right)
+
+    def dump_chunk(self, loaded: Any) -> bytes:
+        """The values' own bytes."""
+        return bytes(loaded.tobytes())
+
+
+class PlainFloatClient(_Floats, PlainClient):
+    """Sends float64 as they are."""
+
+
+class PlainFloatServer(_Floats, PlainServer):
+    """Adds float64 that it can read."""
+
+
+def _values(chunk: bytes, count: int, name: str, dtype: np.dtype[Any]) -> Vector:
+    if len(chunk) != count * dtype.itemsize:
+        raise Damaged(name, f"must have {count * dtype.itemsize} bytes in this chunk", len(chunk), "Send it again.")
+    return np.frombuffer(chunk, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes that claim to be encrypted numbers."""
+"""Encrypted vectors on the wire: their format, the tags that prove who is in a sum, and what can be wrong with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import BinaryIO
@@ -55,7 +55,7 @@ class TooNoisy(BadCiphertext):
     """The noise has reached the numbers: decryption would give wrong values, so it gives none."""
 
 
-# Who is in a sum: tags that only key holders can make, in slots of every ciphertext, checked before a sum is opened.
+# ---- Tags: who is in a sum. Only key holders can make them; they are checked before a sum is opened.
 #
 # The server has the public key: it can encrypt anything, and write any header. So every chunk of a contribution
 # carries, behind its data v, tags of a linearly homomorphic MAC (Agrawal & Boneh, ACNS 2009) under a key that only
@@ -65,10 +65,10 @@ class TooNoisy(BadCiphertext):
 #
 # K is a pseudo-random vector, the same for all contributions to one chunk of one sum; F is pseudo-random for each
 # contribution. Both depend on the run, the channel, the number of the sum, the round, the code, the length and the
-# chunk. Tags add up as data do, so whoever opens a sum, which names its contributions, expects Σ tag_j = ⟨K_j, Σ v⟩ +
-# Σ F_j.
+# chunk. Tags add up as data do, so a client that opens a sum, which names its contributions, expects
+# Σ tag_j = ⟨K_j, Σ v⟩ + Σ F_j.
 #
-# What it gives. Assume that whoever has no secret key can make nothing from ciphertexts but affine combinations of
+# What it gives. Assume that nobody without the secret key can make anything from ciphertexts but affine combinations of
 # their slots ("linear-only" encryption; that covers multiplication by known polynomials, masks among them), and that
 # SHAKE-256 is a pseudo-random function. Then a sum that opens is, in every chunk, exactly Σ v of the contributions
 # that its header names, but for a probability of P⁻ᶜᵒᵘⁿᵗ in each attempt: 2⁻¹²⁰ for BFV, 2⁻¹³² for CKKS. For if the
@@ -100,7 +100,7 @@ class Contributor:
 
 @dataclass(frozen=True)
 class Tagging:
-    """The public parameters of a scheme's tags. A tag is put into slots in parts of so many bits."""
+    """The public parameters of a scheme's tags. A tag is split into parts of `part_bits` bits, one for each slot."""
 
     prime: int  # below 2⁴⁵, and above the difference of any two sums
     count: int
@@ -200,7 +200,7 @@ def _inner(keys: Integers, data: Integers, prime: int) -> list[int]:
     return [int(total) for total in products.sum(axis=1) % prime]
 
 
-# Encrypted vectors on the wire: a header, then the contributions that it names, then chunks, each with its checksum.
+# ---- The format: a header, then the contributions that it names, then chunks, each with its checksum.
 #
 # Version 2 names no contributions: the plain scheme, which has nothing to protect. Version 3 does.
 
@@ -270,53 +270,23 @@ class Ciphertext:
     header: Header
     chunks: tuple[bytes, ...]
 
-    @property
-    def length(self) -> int:
-        """Number of values inside."""
-        return self.header.length
-
-    @property
-    def scheme(self) -> str:
-        """The scheme that made it."""
-        return self.header.scheme
-
-    @property
-    def key_id(self) -> str:
-        """Fingerprint of the public key it was made under."""
-        return self.header.key_id
-
-    @property
-    def additions(self) -> int:
-        """How many additions went into it."""
-        return self.header.additions
-
     def to_bytes(self) -> bytes:
         """One message; `from_bytes` notices when any of it is missing or changed by accident."""
-        return b"".join(frame(self.header, self.chunks))
+        head = self.header.to_bytes()
+        pieces = [head]
+        for index, chunk in enumerate(self.chunks):
+            pieces += [struct.pack("<I", len(chunk)), _digest(head, index, chunk), chunk]
+        return b"".join(pieces)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str = "ciphertext") -> Ciphertext:
         """What `to_bytes` wrote; `Damaged`, with the given name in it, otherwise."""
         if not isinstance(data, bytes | bytearray | memoryview):
             raise Damaged(name, "must be bytes", type(data).__name__, _AGAIN)
-        header, chunks = read_frame(io.BytesIO(data), name)
-        return cls(header, tuple(chunks))
-
-
-def frame(header: Header, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces of a message, one chunk at a time."""
-    head = header.to_bytes()
-    yield head
-    for index, chunk in enumerate(chunks):
-        yield struct.pack("<I", len(chunk)) + _digest(head, index, chunk)
-        yield chunk
-
-
-def read_frame(stream: BinaryIO, name: str = "ciphertext") -> tuple[Header, Iterator[bytes]]:
-    """The header of a message and its chunks, each read and checked when asked for; the end is checked too."""
-    head = _read_head(stream)
-    header = _parse(head, name)
-    return header, _read_chunks(stream, head, header.chunks, name)
+        stream = io.BytesIO(data)
+        head = _read_head(stream)
+        header = _parse(head, name)
+        return cls(header, tuple(_read_chunks(stream, head, header.chunks, name)))
 
 
 def _read_head(stream: BinaryIO) -> bytes:
@@ -374,7 +344,7 @@ def _named(packed: bytes, name: str) -> tuple[int, tuple[Contributor, ...]]:
 
 
 def _digest(head: bytes, index: int = 0, chunk: bytes = b"") -> bytes:
-    # Against accidents, not against forgery: whoever may send may also recompute it. Header and index are in it
+    # Against accidents, not against forgery: every sender can recompute it. Header and index are in it
     # so that chunks of two messages, or of one, cannot change places.
     # SHA-256 because processors have instructions for it: on small models checksums are a good part of a simulation.
     return hashlib.sha256(b"".join((head, struct.pack("<I", index), chunk))).digest()[:_CHECKSUM]

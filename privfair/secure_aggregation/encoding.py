@@ -1,4 +1,4 @@
-"""Real numbers as integers whose sum cannot wrap."""
+"""Codes for vectors: real numbers, or integers as they are, as integers whose sum cannot wrap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accountant.errors import InputError, require_finite, require_positive
 from privfair.util import FloatArray
 
 BFV_MODULUS = 1_073_692_673  # 30 bits, prime, 1 modulo 2·4096: one value in each of 4096 slots
-CKKS_MODULUS = 2**44 + 1  # not a modulus of CKKS: the span of integers it carries without error (see ckks.py)
+CKKS_MODULUS = 2**44 + 1  # not a modulus of CKKS: the span of integers it carries without error (see tenseal.py)
 # What to give `FixedPoint` for a scheme; plain takes that of BFV, to give the same numbers.
 MODULI = {"bfv": BFV_MODULUS, "ckks": CKKS_MODULUS, "plain": BFV_MODULUS}
 
@@ -79,7 +79,7 @@ class FixedPoint:
         return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
     def encode(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
-        """Integers for the values; not a number counts as 0 and ±∞ as ±range: data never raise an error."""
+        """Integers for the values; not a number counts as 0 and ±∞ as ±range: records must not raise an error."""
         weight = check_weight(weight)
         if weight > self.weight_sum * (1 + WEIGHT_SLACK):
             raise InputError("weight", f"must be at most weight_sum = {self.weight_sum:g}", weight)
@@ -98,9 +98,6 @@ def check_weight(weight: float) -> float:
     if number < 0:
         raise InputError("weight", "must be 0 or above", weight)
     return number
-
-
-# ---- Whole numbers as they are, in sums that cannot wrap.
 
 
 @dataclass(frozen=True)
@@ -138,7 +135,7 @@ class WholeNumbers:
         return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
     def encode(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
-        """The integers, cut to ±`most`: data never raise an error."""
+        """The integers, cut to ±`most`: records must not raise an error."""
         if weight != 1.0:
             raise InputError("weight", "must be 1 for whole numbers", weight)
         return np.clip(np.rint(np.nan_to_num(values, nan=0.0)), -self.most, self.most).astype(np.int64)

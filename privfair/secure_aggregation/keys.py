@@ -1,4 +1,4 @@
-"""Key files: a line that tells what it is, a line of JSON, the content, a checksum."""
+"""Key pairs for secure aggregation, and their files: a line of format, a line of JSON, the content, a checksum."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 from accountant.errors import InputError
-from privfair.secure_aggregation.base import ClientKeys, ServerKeys
-from privfair.secure_aggregation.plain import PlainClient, PlainFloatClient, PlainFloatServer, PlainServer
+from privfair.secure_aggregation.base import (
+    ClientKeys,
+    PlainClient,
+    PlainFloatClient,
+    PlainFloatServer,
+    PlainServer,
+    ServerKeys,
+)
 
 FIRST_LINE = b"privfair key 1\n"
 FILE_NAMES = {"client": "client.key", "server": "server.key"}
@@ -104,9 +110,6 @@ def _open(path: Path, name: str) -> tuple[bytes, int]:
         raise InputError(name, "must be a file that can be read", error.strerror, remedy) from None
 
 
-# ---- Key pairs for encrypted aggregation: made together, kept apart.
-
-
 ENCRYPTED = ("bfv", "ckks")
 SINGLE_KEY_WARNING = (
     "All clients share one key. The server with one client, or a client that can read traffic, opens individual "
@@ -160,18 +163,12 @@ def new_keys(scheme: str) -> KeyPair:
         raise InputError("scheme", f"must be one of {', '.join(ENCRYPTED)}", scheme, "plain needs no keys.")
     from privfair.secure_aggregation import tenseal as seal
 
-    if scheme == "bfv":
-        from privfair.secure_aggregation.bfv import PARAMETERS
-    else:
-        from privfair.secure_aggregation.ckks import PARAMETERS
-    context = seal.new_context(PARAMETERS)
+    context = seal.new_context(seal.BFV if scheme == "bfv" else seal.CKKS)
     public, secret = seal.context_bytes(context, secret=False), seal.context_bytes(context, secret=True)
     key_id = _fingerprint(public)
     parts = {"public": public, "context": secret}
     if scheme == "ckks":
-        from privfair.secure_aggregation.ckks import SECRET_BYTES
-
-        parts["flooding"] = secrets.token_bytes(SECRET_BYTES)
+        parts["flooding"] = secrets.token_bytes(seal.SECRET_BYTES)
     client_file = KeyFile("client", scheme, key_id, parts)
     server_file = KeyFile("server", scheme, key_id, {"public": public})
     return KeyPair(_client(client_file), _server(server_file), (client_file, server_file))
@@ -193,25 +190,19 @@ def load_server(path: Path | str) -> ServerKeys:
 
 
 def _client(file: KeyFile) -> ClientKeys:
+    from privfair.secure_aggregation.tenseal import BfvClient, CkksClient
+
     _check(file)
     if file.scheme == "bfv":
-        from privfair.secure_aggregation.bfv import BfvClient
-
         return BfvClient(file.parts["context"], file.key_id)
-    from privfair.secure_aggregation.ckks import CkksClient
-
     return CkksClient(file.parts["context"], file.key_id, file.parts["flooding"])
 
 
 def _server(file: KeyFile) -> ServerKeys:
+    from privfair.secure_aggregation.tenseal import BfvServer, CkksServer
+
     _check(file)
-    if file.scheme == "bfv":
-        from privfair.secure_aggregation.bfv import BfvServer
-
-        return BfvServer(file.parts["public"], file.key_id)
-    from privfair.secure_aggregation.ckks import CkksServer
-
-    return CkksServer(file.parts["public"], file.key_id)
+    return (BfvServer if file.scheme == "bfv" else CkksServer)(file.parts["public"], file.key_id)
 
 
 def _check(file: KeyFile) -> None:

@@ -134,11 +134,10 @@ def _baseline(outcome: RunOutcome) -> Row:
 
 def _spent(outcome: RunOutcome) -> Row:
     """ε by both methods, from the ledger's rows; nothing for a run without privacy."""
-    simulation, private = outcome.simulation, outcome.simulation.private
-    if private is None:
+    simulation = outcome.simulation
+    if simulation.run_ledger is None or simulation.gateway is None:
         return {}
-    spends = [spend for _, spend in private.run_ledger.ledger.spends(run=private.run_ledger.run)]
-    plan, prices = simulation.server.plan, private.gateway.prices
+    spends, plan, prices = simulation.run_ledger.spends(), simulation.server.plan, simulation.gateway.prices
     total = total_epsilon(simulation.config, outcome.state.release_plan, spends, plan=plan, prices=prices)
     epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
     claim = outcome.state.release_plan.claim

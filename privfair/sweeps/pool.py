@@ -111,8 +111,7 @@ def run_stack(configs: Batch, report: Report, *, threads: int = 1, processes: in
             rows[number] = {**finished_row(outcome), "seconds": share, "engine": "stacked"}
     finally:
         for simulation in settings.values():
-            if simulation.private is not None:
-                simulation.private.close()
+            simulation.close()
     reported.up_to(len(configs))
     return rows
 

@@ -74,8 +74,7 @@ def run_one(config: Config) -> Row:
     except FAILURES as error:
         return failed_row(error)
     finally:
-        if simulation.private is not None:
-            simulation.private.close()
+        simulation.close()
 
 
 def run_alone(configs: Batch, report: Report) -> Rows:

@@ -12,11 +12,11 @@ import pytest
 from accountant.accountant import Accountant, epsilon
 from accountant.audit import NotedHead, audit
 from accountant.budget import Budget
-from accountant.errors import InputError
+from accountant.errors import InputError, LedgerBroken
 from accountant.events import Composed, Gaussian, Laplace, NotPrivate, PoissonSampled, Repeated
 from accountant.ledger import datasets as books_module
 from accountant.ledger import schema, totals
-from accountant.ledger.chain import LedgerBroken, chained_text
+from accountant.ledger.chain import chained_text
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import not_remembered
 from accountant.ledger.signing import OwnerKey
@@ -186,7 +186,7 @@ def test_what_is_kept_of_a_dataset_and_cannot_be_read_is_refused(books, tmp_path
     with tampered(books, tmp_path, "UPDATE datasets SET budget = '{'") as ledger:
         with pytest.raises(LedgerBroken, match="What is kept about dataset 'patients' cannot be read"):
             ledger.budget("patients")
-        with pytest.raises(LedgerBroken, match="privfair audit tells what"):
+        with pytest.raises(LedgerBroken, match="privfair audit reports what"):
             ledger.reserve([Spend("patients", STEP, client="a")])
 
 
@@ -212,7 +212,7 @@ def test_a_raised_budget_that_is_not_in_the_chain_is_found(books, tmp_path):
     assert found == ["what is kept about dataset 'patients' differs from what its rows say"]
 
 
-KEPT = "what is kept about it differs from what its rows say. The books were changed"
+KEPT = "what is kept about it differs from what its rows say. The ledger was changed"
 CHAINED = "The ledger was changed: row 2: was changed: its hash does not fit its content"
 
 

@@ -87,7 +87,9 @@ def test_delta_must_be_below_one_over_the_released_count():
 
 clients = st.sampled_from(["", "north", "south"])
 groups = st.sampled_from(["", "sex=F", "sex=M", "race=A", "race=B", "race=C"])
-spending = st.dictionaries(st.tuples(clients, groups), st.floats(0.0, 10.0), max_size=12)
+# Without subnormal amounts, which have too few digits to be compared to 1e-12 after rounding up.
+amounts = st.floats(0.0, 10.0, allow_subnormal=False)
+spending = st.dictionaries(st.tuples(clients, groups), amounts, max_size=12)
 
 
 @given(spending)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.errors import InputError
+from accountant.errors import InputError, LedgerBroken
 from accountant.events import Gaussian
 from accountant.ledger import chain, schema
-from accountant.ledger.chain import Head, LedgerBroken
+from accountant.ledger.chain import Head
 from accountant.ledger.datasets import BUDGET, settled
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.signing import OwnerKey

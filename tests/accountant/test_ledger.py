@@ -13,10 +13,9 @@ from sqlalchemy.exc import DatabaseError, IntegrityError
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.errors import InputError, LedgerUnavailable, OlderLedger
+from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger
 from accountant.events import Adjacency, Gaussian, Laplace, NeighbouringMismatch, NotPrivate
 from accountant.ledger import schema
-from accountant.ledger.chain import LedgerBroken
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.outbox import Progress, TokenAlreadyUsed
 from accountant.ledger.storage import fetch

@@ -15,9 +15,8 @@ from sqlalchemy.exc import DatabaseError
 
 from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
-from accountant.errors import InputError, LedgerUnavailable, OlderLedger
+from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger
 from accountant.events import Gaussian, Laplace, PoissonSampled
-from accountant.ledger.chain import LedgerBroken
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import not_remembered
 from accountant.ledger.outbox import Progress, TokenAlreadyUsed

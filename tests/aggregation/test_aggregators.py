@@ -14,19 +14,14 @@ from accountant.errors import InputError
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
-    Damaged,
     FixedPoint,
     ServerAggregator,
-    TooMany,
-    WrongEncoding,
-    WrongKey,
-    WrongLength,
-    WrongScheme,
     aggregators,
     load_client,
     load_server,
     new_keys,
 )
+from privfair.secure_aggregation.ciphertext import Damaged, TooMany, WrongEncoding, WrongKey, WrongLength, WrongScheme
 
 FEW = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -62,7 +57,7 @@ def test_contract_weighted_sum(pair):
 def test_contract_one_contribution_and_none(pair):
     client, server = pair
     np.testing.assert_allclose(client.open(server.add([client.contribute(np.ones(3), 1.0)])), 1.0, atol=1e-3)
-    with pytest.raises(InputError, match=r"contributions must be at least one; found 0\. Nobody has sent"):
+    with pytest.raises(InputError, match=r"contributions must be at least one; found 0\. No client has sent"):
         server.add([])
 
 

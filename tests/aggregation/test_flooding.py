@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privfair.secure_aggregation.ckks import BASE_SIGMA, SIGMA, _table, flood
+from privfair.secure_aggregation.tenseal import BASE_SIGMA, SIGMA, _table, flood
 
 SECRET = bytes(range(32))
 

@@ -12,9 +12,9 @@ import tenseal
 from accountant.errors import InputError
 from privfair.secure_aggregation import KeyPair, load_client, load_server, new_keys, plain_keys
 from privfair.secure_aggregation import tenseal as seal
-from privfair.secure_aggregation.bfv import PARAMETERS, BfvServer
 from privfair.secure_aggregation.keys import _client, _server
-from privfair.secure_aggregation.tenseal import Parameters
+from privfair.secure_aggregation.tenseal import BFV as PARAMETERS
+from privfair.secure_aggregation.tenseal import BfvServer, Parameters
 
 
 @pytest.fixture(params=["bfv", "ckks"])

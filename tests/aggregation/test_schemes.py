@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -13,26 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accountant.errors import InputError
-from privfair.secure_aggregation import (
+from privfair.secure_aggregation import KeyPair, TooNoisy, new_keys, plain_keys
+from privfair.secure_aggregation import tenseal as seal
+from privfair.secure_aggregation.aggregators import SumOfChunks
+from privfair.secure_aggregation.ciphertext import (
     Ciphertext,
     Damaged,
-    KeyPair,
-    SumOfChunks,
     TooMany,
-    TooNoisy,
     WrongEncoding,
     WrongKey,
     WrongLength,
     WrongScheme,
-    add_streams,
-    frame,
-    new_keys,
-    plain_keys,
-    read_frame,
 )
-from privfair.secure_aggregation import tenseal as seal
-from privfair.secure_aggregation.bfv import BfvClient
-from privfair.secure_aggregation.ckks import PARAMETERS, SIGMA, UNIT
+from privfair.secure_aggregation.tenseal import CKKS as PARAMETERS
+from privfair.secure_aggregation.tenseal import SIGMA, UNIT, BfvClient
 
 FEW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -53,7 +45,7 @@ def test_contract_sum(keys, length):
     a, b, c = vectors(3, length)
     client, server = keys.client, keys.server
     total = server.add(server.add(client.encrypt(a), client.encrypt(b)), client.encrypt(c))
-    assert (total.length, total.additions, len(total.chunks)) == (length, 2, -(-length // 4096))
+    assert (total.header.length, total.header.additions, len(total.chunks)) == (length, 2, -(-length // 4096))
     opened = client.decrypt(Ciphertext.from_bytes(total.to_bytes()))
     assert len(opened) == length
     assert np.abs(opened - (a + b + c)).max(initial=0) <= 7 * client.noise  # 1e-12 a value
@@ -79,17 +71,6 @@ def test_contract_wrong_inputs_are_named(keys):
         client.encrypt(np.zeros((2, 2), dtype=np.int64))
 
 
-def test_contract_streams_give_the_same_as_whole_vectors(keys):
-    data = vectors(3, 9000, seed=1)
-    client, server = keys.client, keys.server
-    sent = [b"".join(frame(client.header(9000), client.encrypt_chunks(v))) for v in data]
-    header, chunks = add_streams(server, [read_frame(io.BytesIO(message)) for message in sent])
-    total = SumOfChunks(server)
-    for message in sent:
-        total.add(Ciphertext.from_bytes(message))
-    assert total.total() == Ciphertext(header, tuple(chunks))
-
-
 def test_a_refused_contribution_leaves_the_sum_as_it_was(keys):
     a, b = vectors(2, 5000)
     total = SumOfChunks(keys.server)
@@ -100,14 +81,6 @@ def test_a_refused_contribution_leaves_the_sum_as_it_was(keys):
     with pytest.raises(Damaged, match="reply of Bob must"):
         total.add(bad, "reply of Bob")
     assert total.total() == before
-
-
-def test_streams_that_end_early_or_late_are_named(keys):
-    sent = keys.client.encrypt(vectors(1, 5000)[0])
-    for chunks, text in ((sent.chunks[:1], "an early end"), (sent.chunks * 2, "more chunks")):
-        _, summed = add_streams(keys.server, [(sent.header, iter(chunks))], ["Ann"])
-        with pytest.raises(InputError, match=f"Ann must .*{text}"):
-            list(summed)
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "ckks"])
@@ -267,32 +240,10 @@ def test_each_pair_of_ckks_keys_has_a_flooding_secret_of_its_own(ckks_keys):
 def test_contract_sums_of_sums_count_every_addition(keys):
     client, server = keys.client, keys.server
     pairs = [server.add(client.encrypt(np.arange(3)), client.encrypt(np.arange(3))) for _ in range(2)]
-    assert server.add(*pairs).additions == 3
+    assert server.add(*pairs).header.additions == 3
 
 
 def test_contract_two_codes_are_never_added(keys):
     left, right = (keys.client.encrypt(np.arange(3), encoding=code * 16) for code in "ab")
     with pytest.raises(WrongEncoding, match="right must be coded as the others; found 'bbbbbbbbbbbbbbbb'"):
         keys.server.add(left, right)
-
-
-def test_memory_of_streams_does_not_grow_with_the_vector():
-    """Ten times the values, less than twice the peak of Python's own memory (native memory: see the benchmark)."""
-    keys = plain_keys(quantise=True)
-
-    def peak(chunks):
-        def stream():
-            values = np.ones(4096, dtype=np.int64)
-            return (keys.client.encrypt_chunk(values) for _ in range(chunks))
-
-        tracemalloc.start()
-        header = keys.client.header(4096 * chunks)
-        _, summed = add_streams(keys.server, [(header, stream()) for _ in range(3)])
-        count = sum(len(chunk) > 0 for chunk in summed)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert count == chunks
-        return found
-
-    peak(10)  # whatever is allocated once
-    assert peak(200) < 2 * peak(20)

@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 
 from privfair.secure_aggregation import (
     MODULI,
-    BadCiphertext,
-    Ciphertext,
-    Damaged,
     FixedPoint,
     Forged,
     KeyPair,
@@ -23,10 +20,17 @@ from privfair.secure_aggregation import (
     load_client,
 )
 from privfair.secure_aggregation import tenseal as seal
-from privfair.secure_aggregation.bfv import PARAMETERS as BFV
-from privfair.secure_aggregation.ciphertext import Contributor, Tagging, TagKey, _inner, require_resumable
-from privfair.secure_aggregation.ckks import PARAMETERS as CKKS
-from privfair.secure_aggregation.ckks import UNIT
+from privfair.secure_aggregation.ciphertext import (
+    BadCiphertext,
+    Ciphertext,
+    Contributor,
+    Damaged,
+    Tagging,
+    TagKey,
+    _inner,
+    require_resumable,
+)
+from privfair.secure_aggregation.tenseal import BFV, CKKS, UNIT
 
 FEW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SIZE = 5000  # two chunks
@@ -111,7 +115,7 @@ def test_a_header_that_claims_more_than_it_names_is_refused(pair):
 def test_a_sum_that_the_server_made_itself_is_refused(pair, keys):
     client, server = pair
     honest = server.add(sent(client, 3))
-    counts = list(server.keys.counts(parsed(honest).length))
+    counts = list(server.keys.counts(parsed(honest).header.length))
     if keys.client.scheme == "bfv":
         made = [seal.encrypt(server.keys.context, BFV, [7] * 4096) for _ in counts]
     else:

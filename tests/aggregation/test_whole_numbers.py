@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.secure_aggregation import MODULI, FixedPoint, TooMany, WholeNumbers, WrongEncoding, aggregators, new_keys
+from privfair.secure_aggregation import MODULI, FixedPoint, WholeNumbers, aggregators, new_keys
+from privfair.secure_aggregation.ciphertext import TooMany, WrongEncoding
 
 
 @pytest.mark.parametrize("scheme", ["bfv", "plain"])

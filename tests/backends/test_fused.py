@@ -20,21 +20,17 @@ from privfair.engines.batched.compiled.training import (
     Outcome,
     add_own,
     backward,
+    backward_layer,
     clipped_sums,
     forward,
+    forward_layer,
     layer,
     sorted_order,
     starts,
     sum_layers,
     task_slopes,
 )
-from privfair.engines.batched.compiled.witness import (
-    add_tracked,
-    backward_layer,
-    can_be_packed,
-    forward_layer,
-    packed_witness,
-)
+from privfair.engines.batched.compiled.witness import add_tracked, can_be_packed, packed_witness
 from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import NoisyScores, SharedScores, TrackedPenalty
 from privfair.kernels import EnergyKernel

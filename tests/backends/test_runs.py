@@ -10,7 +10,6 @@ from accountant.errors import InputError
 from privfair.channels.base import ReplyCheck
 from privfair.engines.batched.backend import Stacked
 from privfair.engines.batched.evaluation import energy_mmd2
-from privfair.engines.batched.lockstep import shared_size
 from privfair.engines.batched.networks import cut
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import Predicted, penalty_mmd2
@@ -19,7 +18,7 @@ from privfair.federated.exchange import size
 from privfair.federated.messages import LocalWork, Measures, Parameters, Scores, Tracked, TrainRequest
 from privfair.kernels.families import EnergyKernel
 from privfair.runs.assembly import build
-from privfair.runs.batched import build_stacked, clients_of, fitting, planned_numbers, run_stacked
+from privfair.runs.batched import build_stacked, fitting, planned_numbers, run_stacked
 from privfair.runs.loop import RunOutcome, run
 from tests.backends.settings import config, distance, federation
 
@@ -78,14 +77,14 @@ def test_wrong_numbers_are_refused(wrong: dict[str, int]) -> None:
 
 def test_runs_on_the_same_data_share_their_tensors() -> None:
     first, second = build_stacked([config(), config(**{"lambda": 0.1})], federation())
-    for a, b in zip(clients_of(first), clients_of(second), strict=True):
+    for a, b in zip(first.clients, second.clients, strict=True):
         assert a.data.x.data_ptr() == b.data.x.data_ptr()
         assert a.test_data.x.data_ptr() == b.test_data.x.data_ptr()
 
 
 def test_a_single_run_can_use_the_backend_directly() -> None:
     simulation = build(config(rounds=1), federation())
-    clients = clients_of(simulation)
+    clients = simulation.clients
     adder, size = simulation.server.adder, simulation.replica.contribution_size
     backend = Stacked(clients, ReplyCheck(adder, cells=len(simulation.cells), contribution_size=size))
     simulation.backend.inner = backend
@@ -114,7 +113,7 @@ def test_bytes_are_counted_as_without_shortcuts() -> None:
     request = TrainRequest(2, Parameters(np.zeros(7)), Tracked(shared), LocalWork(1, None, 0.1), 0.5)
     known: dict[int, int] = {}
     for value in (request, request, Scores((np.zeros(4), np.zeros(0))), Measures({"loss": np.zeros(1)})):
-        assert shared_size(value, known) == size(value) > 0
+        assert size(value, known) == size(value) > 0
 
 
 def test_rounds_are_told_as_they_are_done() -> None:

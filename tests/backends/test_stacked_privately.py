@@ -97,17 +97,14 @@ def test_private_runs_are_those_of_the_sequential_engine(cases: list[dict[str, A
         alone = run(build(private_config(tmp_path / "alone", **{**case}), data))
         assert distance(outcome, alone) <= 1e-9, case
         assert history_distance(outcome, alone) <= 1e-9, case
-        assert outcome.simulation.private is not None
-        assert alone.simulation.private is not None
-        spends = [
-            o.simulation.private.run_ledger.ledger.spends(run=o.simulation.private.run_ledger.run)
-            for o in (outcome, alone)
-        ]  # type: ignore[union-attr]
+        assert outcome.simulation.run_ledger is not None
+        assert alone.simulation.run_ledger is not None
+        spends = [o.simulation.run_ledger.ledger.spends(run=o.simulation.run_ledger.run) for o in (outcome, alone)]  # type: ignore[union-attr]
         prices = [sorted((s.client, s.channel, s.round or 0, str(s.event)) for _, s in rows) for rows in spends]
         assert prices[0] == prices[1]
         assert prices[0]
         for simulation in (outcome.simulation, alone.simulation):
-            simulation.private.close()  # type: ignore[union-attr]
+            simulation.close()  # type: ignore[union-attr]
 
 
 # parameters after three rounds in single precision, as version 0.1.0 (one matrix product over all records) had them
@@ -172,5 +169,4 @@ def test_runs_agree_with_the_version_before_to_single_precision(name: str, engin
     error = 3 * (5 * 0.1 * 2 * 5 * 2.0**-24 + 2.0**-24)
     found = outcome.simulation.replica.parameters
     assert np.abs(found - np.array(before)).max() <= error
-    assert outcome.simulation.private is not None
-    outcome.simulation.private.close()
+    outcome.simulation.close()

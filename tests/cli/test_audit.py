@@ -173,7 +173,7 @@ def test_changed_books_exit_with_one_and_name_the_row(url):
     connection.close()
     result = run("--ledger", url, "--no-pld")
     assert result.exit_code == 1
-    assert "THE BOOKS WERE CHANGED" in result.output
+    assert "THE LEDGER WAS CHANGED" in result.output
     assert "row 3: was changed" in result.output
     report = json.loads(run("--ledger", url, "--no-pld", "--json").stdout)
     assert report["chain"]["problems"][0] == {"row": 3, "what": "was changed: its hash does not fit its content"}
@@ -188,7 +188,7 @@ def test_books_without_a_beginning_exit_with_one(url):
     result = run("--ledger", url, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["chain"]["verified"] is False
-    assert "The books are broken" in run("--ledger", url).output
+    assert "The ledger is broken" in run("--ledger", url).output
 
 
 def test_a_head_noted_in_a_statement(url, tmp_path):

@@ -242,7 +242,7 @@ def test_a_run_with_clients_that_stayed_away_quotes_its_plan(tmp_path: Path) -> 
     private = {"privacy": {**PRIVATE, "epsilon": 60.0}, "run": {"ledger": url}, "aggregation": {"scheme": "plain"}}
     outcome = trained(absent_config(**private), second_in_round_one)
     privacy = summarise(outcome, None)["privacy"]
-    outcome.simulation.private.close()
+    outcome.simulation.close()
     assert privacy["epsilon_of"] == "plan"
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "privacy.json").write_text(json.dumps(privacy))

@@ -102,11 +102,9 @@ class Holder(Client):
 def _training_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     real = UpdatesChannel.message
 
-    def message(
-        self: UpdatesChannel, request: TrainRequest, client: Holder, at: Any, shift: Any, trained: Trained, entropy: Any
-    ) -> Update:
-        client.trained = trained
-        return real(self, request, client, at, shift, trained, entropy)
+    def message(self: UpdatesChannel, request: TrainRequest, client: Holder, *about: Any) -> Update:
+        client.trained = about[2]
+        return real(self, request, client, *about)
 
     monkeypatch.setattr(UpdatesChannel, "message", message)
 

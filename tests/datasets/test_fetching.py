@@ -57,10 +57,10 @@ def test_a_file_is_fetched_once(served, empty_cache) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (CONTENT[:-1] + b"x", "SHA-256 [0-9a-f]{64}"),
-        (CONTENT[:100], "SHA-256 [0-9a-f]{64}"),
+        (CONTENT[:-1] + b"x", "SHA256 hash .* does not match"),
+        (CONTENT[:100], "SHA256 hash .* does not match"),
         (CONTENT + b"x", "more bytes"),
-        (None, "HTTP Error 404"),
+        (None, "404 Client Error"),
     ],
 )
 def test_anything_but_the_published_file_leaves_nothing_behind(served, empty_cache, content, reason) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from privfair.clients import client as clients
 from privfair.clients.objectives import TrainingData, build_losses
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.clients.training import Trained
-from privfair.deployment import holder
+from privfair.deployment.holder import Holder, HolderRun
 from privfair.engines.batched import private_training as stacked_draws
 from privfair.federated.messages import Task, TrainRequest
 from privfair.mechanisms.count_release import CountNoise
@@ -189,9 +191,16 @@ def test_a_data_holder_without_noise(tmp_path: Path, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(50)
     privacy = {**PRIVATE, "count_noise": 2.0, "noise_multiplier": 2.0, "prediction_noise": 2.0}
     subject = plan(tmp_path, privacy, aggregation={"scheme": scheme})
-    monkeypatch.setattr(holder, "entropy_of", lambda config, k: lambda channel, number: SeededEntropy(rng))
     assert audit(subject, FEW, ["holder"]).fine
-    monkeypatch.setattr(holder, "entropy_of", lambda config, k: lambda channel, number: Quiet(rng))
+    opened = Holder._run
+
+    @contextmanager
+    def quiet(self: Holder, run: str) -> Iterator[HolderRun]:
+        with opened(self, run) as found:
+            found.client.entropy = lambda channel, number: Quiet(rng)
+            yield found
+
+    monkeypatch.setattr(Holder, "_run", quiet)
     caught(audit(subject, FEW, ["holder"]), "holder")
     assert audit(subject, FEW, ["run"]).fine
 

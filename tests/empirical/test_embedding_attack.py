@@ -45,8 +45,7 @@ def test_the_neighbours_are_as_far_apart_as_any_scores_can_make_them(
     assert np.linalg.norm(moved[1]) >= 0.98 * widest
     assert np.linalg.norm(moved[0] - moved[1]) > 0.9  # so that the same noise on both would show
     assert widest <= (unit.spread if subject.replaces else 1.0)
-    assert simulation.private is not None
-    simulation.private.close()
+    simulation.close()
 
 
 @pytest.mark.parametrize(("privacy", "noise"), [(PUBLIC, 1.0), (PRIVATE, 0.5)], ids=["public counts", "private counts"])

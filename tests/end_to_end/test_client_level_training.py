@@ -151,7 +151,7 @@ def test_a_message_that_was_stored_is_sent_again(url: str) -> None:
         release=state.release_plan.release(0),
     )  # fmt: skip
     (first,) = simulation.backend.exchange([0], lambda _: request)
-    assert simulation.private is not None
+    assert simulation.gateway is not None
     again = build(simulation.config, toy(), credentials=simulation.credentials)
     (second,) = again.backend.exchange([0], lambda _: request)
     assert isinstance(first, Update)

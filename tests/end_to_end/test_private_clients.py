@@ -22,8 +22,9 @@ from privfair.config import Config
 from privfair.federated.messages import Counts, Scores, Update
 from privfair.runs.assembly import build
 from privfair.runs.folder import RunDirectory
-from privfair.secure_aggregation import Ciphertext, new_keys
+from privfair.secure_aggregation import new_keys
 from privfair.secure_aggregation.aggregators import ClientAggregator
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import GIVEN, QUICK, parameters
 
@@ -183,5 +184,4 @@ def test_the_server_of_an_encrypted_run_keeps_no_model(tmp_path: Path) -> None:
             and thing.size == simulation.replica.parameters.size
             for thing in reachable(state)
         )
-    assert simulation.private is not None
-    simulation.private.close()
+    simulation.close()

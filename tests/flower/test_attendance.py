@@ -26,7 +26,7 @@ from privfair.deployment.holder import WITHHELD
 from privfair.federated.codec import decode
 from privfair.federated.exchange import Unfinished
 from privfair.federated.messages import Update
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from privfair.util import write_json
 from tests.flower.federations import NAMES, Deployment, deployment, merged, write
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, at, lost, order
@@ -54,7 +54,7 @@ def test_a_run_in_which_nobody_trains_stops_and_can_be_continued(tmp_path: Path,
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         what, number = order(message)
-        return None if away["now"] and what == "training" and number else answer()
+        return None if away["now"] and what == "updates" and number else answer()
 
     found = deployment(tmp_path, sections, meddle=meddle)
     server(found, wait=0.1)
@@ -75,7 +75,7 @@ def test_a_run_in_which_nobody_trains_stops_and_can_be_continued(tmp_path: Path,
 
 
 def test_min_clients_holds_in_every_round(tmp_path: Path) -> None:
-    found = deployment(tmp_path, QUANTISED, meddle=at(102, "training", 1, lost))
+    found = deployment(tmp_path, QUANTISED, meddle=at(102, "updates", 1, lost))
     server(found, wait=0.1, min_clients=3)
     with pytest.raises(Unfinished, match="Round 2 had 2 of at least 3 clients train"):
         found.serve()
@@ -87,7 +87,7 @@ def test_a_node_that_goes_is_waited_for_before_anybody_releases_more(tmp_path: P
     found = deployment(tmp_path, NOISY)
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
-        if order(message) == ("training", 0):
+        if order(message) == ("updates", 0):
             found.grid.nodes.pop(102, None)
         return answer()
 
@@ -113,7 +113,7 @@ def test_a_corrected_holder_is_admitted(tmp_path: Path) -> None:
     path, wrong = tmp_path / "holder-0.toml", "fairness.lambda is 0.5 there and 0.25 here"
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
-        if order(message) == ("training", 0):
+        if order(message) == ("updates", 0):
             write(path, merged(Config.read(path).as_tables(), {"fairness": {"lambda": 0.5}}))
         return answer()
 
@@ -157,17 +157,17 @@ def test_a_budget_that_ends_on_the_way_is_not_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever the ledger says when it refuses, the server reads that it refused, and no more."""
-    from privfair.deployment.holder import Session
+    from privfair.privacy.ledger_gateway import LedgerGateway
 
     secret = "0.1234 of ε = 9.8 are left of /home/somebody/ledger.sqlite"
 
-    def refuse(self: Session, *arguments: Any) -> Any:
+    def refuse(self: LedgerGateway, *arguments: Any) -> Any:
         raise Refused(secret)
 
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         with monkeypatch.context() as patch:
-            if node == 100 and order(message)[0] == "training":
-                patch.setattr(Session, "answer", refuse)
+            if node == 100 and order(message)[0] == "updates":
+                patch.setattr(LedgerGateway, "answer", refuse)
             return answer()
 
     checkpoint = deployment(tmp_path, NOISY, meddle=meddle).serve()
@@ -202,7 +202,7 @@ def test_a_forged_sum_is_refused_and_the_holder_leaves(tmp_path: Path) -> None:
             honest, single = Ciphertext.from_bytes(record["sums"][0]), Ciphertext.from_bytes(updates[0])
             record["sums"] = [replace(honest, chunks=single.chunks).to_bytes(), *record["sums"][1:]]
         reply = answer()
-        if node == 100 and order(message) == ("training", 0):
+        if node == 100 and order(message) == ("updates", 0):
             sent = decode(unwrap(reply)["replies"][0])  # type: ignore[index, arg-type]
             assert isinstance(sent, Update)
             updates.append(sent.contribution)
@@ -216,7 +216,7 @@ def test_a_forged_sum_is_refused_and_the_holder_leaves(tmp_path: Path) -> None:
 
 
 def test_a_run_of_the_version_before_is_not_continued(tmp_path: Path) -> None:
-    found = deployment(tmp_path, ENCRYPTED, meddle=at(100, "training", 1, lost))
+    found = deployment(tmp_path, ENCRYPTED, meddle=at(100, "updates", 1, lost))
     server(found, wait=0.1, min_clients=3)
     with pytest.raises(Unfinished):
         found.serve()

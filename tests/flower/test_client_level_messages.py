@@ -54,9 +54,9 @@ def test_who_does_not_answer_is_not_in_the_sum_and_encrypted_is_plain(tmp_path: 
     for name, scheme in (("plain", PLAIN), ("bfv", ENCRYPTED)):
         (tmp_path / name).mkdir()
         seeded = {"run": {"reproducible_noise": True}}
-        found = deployment(tmp_path / name, PLAN, scheme, seeded, meddle=at(101, "training", 1, late))
+        found = deployment(tmp_path / name, PLAN, scheme, seeded, meddle=at(101, "updates", 1, late))
         (absence,) = found.serve().absent
-        assert (absence.round, absence.client, absence.asked) == (1, 1, "training")
+        assert (absence.round, absence.client, absence.asked) == (1, 1, "updates")
         models.append([load_file(found.holder(k) / "model.safetensors") for k in range(3)])
     for holder in range(3):
         for name, values in models[0][0].items():
@@ -74,7 +74,7 @@ def test_shared_noise_with_features_states_both_epsilons_and_too_few_are_waited_
         lost.append(1)
         return late(message, answer) if len(lost) == 1 else answer()
 
-    found = deployment(tmp_path, plan, ENCRYPTED, meddle=at(101, "training", 1, once))
+    found = deployment(tmp_path, plan, ENCRYPTED, meddle=at(101, "updates", 1, once))
     checkpoint = found.serve()
     assert (len(lost), checkpoint.absent) == (2, ())
     assert int(checkpoint.replica["sums"][0]) == 3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,12 +21,11 @@ from accountant.accountant import Accountant
 from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
-from privfair.channels.base import Declined, PlannedRequests, require_planned
+from privfair.channels.base import Declined, require_planned
 from privfair.config import Config
-from privfair.deployment.agreement import negotiator_of, require_acceptable
+from privfair.deployment.agreement import require_acceptable
 from privfair.deployment.holder import Holder
-from privfair.deployment.protocol import digest, sealed, shared_plan, terms_to_text
-from privfair.federated.algorithms.mmd_fedavg import with_adder
+from privfair.deployment.protocol import digest, sealed, shared_plan
 from privfair.federated.codec import decode, encode_request
 from privfair.federated.interfaces import ServerState
 from privfair.federated.messages import (
@@ -40,9 +39,8 @@ from privfair.federated.messages import (
     Task,
     TrainRequest,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByServer, Server, begin, run_round
-from privfair.secure_aggregation import ClientAggregator, ServerAggregator, plain_keys
 from tests.flower.federations import merged
 
 RUN = "20260101-000000-0123abcd"
@@ -91,8 +89,8 @@ class Forger:
         ledger = {"run": {"ledger": f"sqlite:///{self.folder}/ledger.sqlite"}}
         self.config = Config.build(merged(BASE, self.sections, ledger))
         self.holder = Holder(self.config, "client-1", self.folder / "node")
-        self.parts = self.holder.parts
-        self.inner = negotiator_of(self.parts)
+        self.parts = self.holder.spec
+        self.inner = self.parts.negotiator()
         self.count_noise, self.admits_later = self.inner.count_noise, False
         self.text = ""
         plan = json.dumps(shared_plan(self.config))
@@ -110,7 +108,7 @@ class Forger:
     # ---- as a backend
 
     def agreed(self, release_plan: ReleasePlan) -> None:
-        tables = json.loads(terms_to_text(release_plan))
+        tables = json.loads(RELEASE_PLANS.to_text(release_plan))
         self.release_plan(tables)
         self.text = json.dumps(tables, sort_keys=True)
 
@@ -124,7 +122,7 @@ class Forger:
         release_plan = (
             {"terms_id": "", "terms": ""} if counting else {"terms_id": digest(self.text), "terms": self.text}
         )
-        none: dict[str, Any] = {"sums": [], "sum_rounds": [], "sum_shares": [], "sum_steps": []}
+        none: dict[str, Any] = {"sums": []}
         answer = self.holder.handle(sealed("order", RUN, request=[encode_request(request)], **release_plan, **none))
         if answer["kind"] == "refused":
             self.refusals.append(str(answer["reason"]))
@@ -140,18 +138,9 @@ class Forger:
 
     def server(self) -> Server:
         """The rounds of an honest server, with this backend and these terms."""
-        parts, config = self.parts, self.config
-        adder = ServerAggregator(plain_keys(quantise=config.whole_sums).server, parts.fixed_point)
-        opener = ClientAggregator(plain_keys(quantise=config.whole_sums).client, parts.fixed_point)
-        features = None
-        if parts.embedding is not None:
-            quantise = parts.feature_code is not None
-            features = ServerAggregator(plain_keys(quantise=quantise).server, parts.feature_code)
-        replica = parts.replica(parts.model().parameters(), opener)
-        whole: Any = self
-        model_holder, tracking = HeldByServer(replica), with_adder(parts.algorithm, features)
-        requests = PlannedRequests(parts.plan)
-        return Server(whole, tracking, parts.optimizer, parts.plan, adder, model_holder, whole, requests)
+        parts, whole = self.parts, cast(Any, self)
+        replica = parts.replica(parts.model().parameters(), parts.client_side(None)[0])
+        return parts.server(whole, parts.server_side(None), HeldByServer(replica), whole)
 
     def run(self) -> dict[str, Any]:
         """All rounds, and the holder's statement at the end; empty where it made none."""
@@ -159,7 +148,7 @@ class Forger:
         state: ServerState = begin(server)
         for _ in range(self.config.federation.rounds):
             state = run_round(state, server)
-        self.holder.handle(sealed("end", RUN, sums=[], sum_rounds=[], sum_shares=[], sum_steps=[], model=[]))
+        self.holder.handle(sealed("end", RUN, sums=[], model=[]))
         path = self.folder / "node" / RUN / "privacy.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -255,7 +244,7 @@ def test_no_refusal_depends_on_exact_counts(tmp_path: Path) -> None:
 def test_a_weight_is_a_share_of_a_whole(tmp_path: Path, weight: float, accepted: bool) -> None:
     """Also without privacy, where weights are the server's: a negative one would make room for others in the sum."""
     config = Config.build(merged(BASE, {"federation": {"method": "fedavg"}}))
-    parts = Holder(config, "client-1", tmp_path).parts
+    parts = Holder(config, "client-1", tmp_path).spec
     release_plan = ExactCounts().settle([Counts(30, _half(30, 2))] * 3)
     work = parts.plan.work(0)
     request = TrainRequest(0, Parameters(parts.model().parameters()), Task(), work, weight)

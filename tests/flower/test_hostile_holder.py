@@ -21,11 +21,14 @@ from safetensors.numpy import load, load_file, save
 
 from privfair.deployment.flower.link import RECORD, wrap
 from privfair.deployment.protocol import MOST_TEXT, printable
+from privfair.federated.codec import encode
+from privfair.federated.messages import Scores
 from privfair.runs.folder import Checkpoint
-from privfair.secure_aggregation import Ciphertext
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from tests.flower.federations import PRIVATE, Deployment, deployment
 from tests.flower.memory_grid import Meddle
 from tests.flower.test_faults import ENCRYPTED, QUANTISED, order
+from tests.tampering import of_values, with_values
 
 Change = Callable[[dict[str, Any]], None]
 HOSTILE = 101
@@ -46,12 +49,12 @@ def from_the_start(asked: str, change: Change) -> Meddle:
     return meddle
 
 
-def arrays(change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Change:
-    """Other arrays in the first reply."""
+def values(change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Change:
+    """Other values in the fields of the first reply."""
 
     def changed(record: dict[str, Any]) -> None:
-        made = {n: np.ascontiguousarray(a) for n, a in change(load(record["replies"][0])).items()}
-        record["replies"] = [save(made), *record["replies"][1:]]
+        found = with_values(record["replies"][0])
+        record["replies"] = [of_values({**found, **change(found)}), *record["replies"][1:]]
 
     return changed
 
@@ -64,26 +67,25 @@ def header(**changes: Any) -> Change:
     """A contribution with another header, and checksums that are right."""
 
     def changed(found: dict[str, Any]) -> Mapping[str, Any]:
-        ((name, content),) = found.items()
-        sent = Ciphertext.from_bytes(content.tobytes())
+        sent = Ciphertext.from_bytes(found["contribution"].tobytes())
         other = Ciphertext(replace(sent.header, **changes), sent.chunks).to_bytes()
-        return {name: np.frombuffer(other, dtype=np.uint8)}
+        return {"contribution": np.frombuffer(other, dtype=np.uint8)}
 
-    return arrays(changed)
+    return values(changed)
 
 
 LONG = "\x1b[2J\x1b]0;owned\x07" + "A" * 5_000_000
 COUNTS = {
-    "2-D": arrays(lambda a: {**a, "counts/records": np.array([[60]]), "counts/cells": a["counts/cells"][None]}),
-    "infinite": arrays(lambda a: {**a, "counts/records": np.array([np.inf])}),
-    "infinite cells": arrays(lambda a: {**a, "counts/cells": np.full(2, np.inf)}),
-    "2**62": arrays(lambda a: {**a, "counts/records": np.array([2**62])}),
-    "2**62 in a cell": arrays(lambda a: {**a, "counts/cells": a["counts/cells"] * 0 + 2**62}),
-    "negative": arrays(lambda a: {**a, "counts/records": np.array([-5])}),
+    "2-D": values(lambda found: {"records": np.array([[60]]), "cells": found["cells"][None]}),
+    "infinite": values(lambda found: {"records": np.inf}),
+    "infinite cells": values(lambda found: {"cells": np.full(2, np.inf)}),
+    "2**62": values(lambda found: {"records": 2**62}),
+    "2**62 in a cell": values(lambda found: {"cells": found["cells"] * 0 + 2**62}),
+    "negative": values(lambda found: {"records": -5}),
     "sums": field("sums", -(10**15)),
     "text for sums": field("sums", "many"),
     "long reason": lambda record: record.update(kind="refused", reason=LONG, code=""),
-    "other kind": field("replies", [save({"scores/000000": np.zeros(3)})]),
+    "other kind": field("replies", [encode(Scores((np.zeros(3),)))]),
     "nothing": field("replies", []),
 }
 TRAINING = {
@@ -122,7 +124,7 @@ def test_counts_that_cannot_be_are_left_out(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("claimed", [10**9, 2**31])
 def test_counts_that_are_just_possible_end_nobodys_run(tmp_path: Path, claimed: int) -> None:
-    claim = arrays(lambda a: {**a, "counts/cells": a["counts/cells"] * 0 + claimed})
+    claim = values(lambda found: {"cells": found["cells"] * 0 + claimed})
     checkpoint = deployment(tmp_path, QUANTISED, SHORT, meddle=from_the_start("counts", claim)).serve()
     assert clean(checkpoint)
     assert checkpoint.round == 2
@@ -131,10 +133,10 @@ def test_counts_that_are_just_possible_end_nobodys_run(tmp_path: Path, claimed: 
 @pytest.mark.parametrize("sections", [QUANTISED, ENCRYPTED], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("name", TRAINING)
 def test_updates_that_cannot_be_are_left_out(tmp_path: Path, name: str, sections: dict[str, Any]) -> None:
-    found = deployment(tmp_path, sections, SHORT, meddle=from_the_start("training", TRAINING[name]))
+    found = deployment(tmp_path, sections, SHORT, meddle=from_the_start("updates", TRAINING[name]))
     checkpoint = found.serve()
     assert clean(checkpoint)
-    assert [a.round for a in checkpoint.absent if a.asked == "training"] == [0, 1]
+    assert [a.round for a in checkpoint.absent if a.asked == "updates"] == [0, 1]
     for name_, values in model(found, 0).items():
         np.testing.assert_array_equal(model(found, 2)[name_], values)
         assert np.isfinite(values).all()
@@ -147,17 +149,17 @@ def test_encrypted_updates_under_another_name_or_round_are_left_out(tmp_path: Pa
     for number, change in enumerate((header(contributors=(Contributor(0, b"n" * 16),)), header(round=9))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        checkpoint = deployment(folder, ENCRYPTED, SHORT, meddle=from_the_start("training", change)).serve()
+        checkpoint = deployment(folder, ENCRYPTED, SHORT, meddle=from_the_start("updates", change)).serve()
         assert clean(checkpoint)
         assert "must be of client 1 and round" in checkpoint.absent[0].reason
 
 
 EVALUATIONS: dict[str, Change] = {
-    "another shape": arrays(lambda a: {"evaluation/000000": np.zeros((7, 3), dtype=np.int64)}),
-    "NaN": arrays(lambda a: {n: np.full(t.shape, np.nan) for n, t in a.items()}),
+    "another shape": values(lambda found: {"confusion": [np.zeros((7, 3), dtype=np.int64)]}),
+    "NaN": values(lambda found: {"confusion": [np.full(t.shape, np.nan) for t in found["confusion"]]}),
     "no table": field("replies", [b"\x02\x00\x00\x00\x00\x00\x00\x00{}"]),
-    "2**62": arrays(lambda a: {n: np.full(t.shape, 2**62) for n, t in a.items()}),
-    "-2**63": arrays(lambda a: {n: np.full(t.shape, -(2**63)) for n, t in a.items()}),
+    "2**62": values(lambda found: {"confusion": [np.full(t.shape, 2**62) for t in found["confusion"]]}),
+    "-2**63": values(lambda found: {"confusion": [np.full(t.shape, -(2**63)) for t in found["confusion"]]}),
 }
 
 
@@ -173,11 +175,11 @@ def test_evaluations_that_cannot_be_are_left_out(tmp_path: Path, name: str) -> N
 
 
 MEASURES: dict[str, Change] = {
-    "foreign": arrays(lambda a: {"measures/secret": np.zeros(3)}),
-    "one more": arrays(lambda a: {**a, "measures/secret": np.zeros(3)}),
-    "another shape": arrays(lambda a: {n: np.zeros((1, 9)) for n in a}),
-    "NaN": arrays(lambda a: {n: v * np.nan for n, v in a.items()}),
-    "huge": arrays(lambda a: {n: v * 0 + 1e300 for n, v in a.items()}),
+    "foreign": values(lambda found: {"values": {"secret": np.zeros(3)}}),
+    "one more": values(lambda found: {"values": {**found["values"], "secret": np.zeros(3)}}),
+    "another shape": values(lambda found: {"values": {n: np.zeros((1, 9)) for n in found["values"]}}),
+    "NaN": values(lambda found: {"values": {n: v * np.nan for n, v in found["values"].items()}}),
+    "huge": values(lambda found: {"values": {n: v * 0 + 1e300 for n, v in found["values"].items()}}),
 }
 
 
@@ -202,7 +204,7 @@ def test_a_hello_that_cannot_be_is_turned_away(tmp_path: Path) -> None:
 
 NUMBERS = (0, -1, 5, 2**31, 2**62, 2**63 - 1, -(2**63), 0.5, -0.0, 1e308, -1e308, np.inf, -np.inf, np.nan)
 TYPES = ("f2", "f4", "f8", "i1", "i8", "u8", "?")
-NAMES = ("counts/x", "scores/000000", "evaluation/9", "measures/loss", "x", "a/b")
+NAMES = ("counts/x", "scores/000000", "evaluation/9", "measures/loss", "x", "a/b", "about", "000001")
 VALUES = (*NUMBERS, True, "", "\x1b[0m", b"", b"\xff" * 9, [], [1, -1], ["", "a"], [b"", b"x"], [0.5], LONG)
 FIELDS = ("version", "kind", "client", "schema", "sums", "replies", "reasons", "reason", "code", "run")
 
@@ -250,8 +252,8 @@ def mutated(record: dict[str, Any], random: Random) -> None:
 
 CASES = {
     "counts": ({}, QUANTISED),
-    "scores": ({"privacy": PRIVATE}, QUANTISED),
-    "training": ({}, ENCRYPTED),
+    "predictions": ({"privacy": PRIVATE}, QUANTISED),
+    "updates": ({}, ENCRYPTED),
     "measures": ({"federation": {"method": "fedfb", "rounds": 2}}, QUANTISED),
 }
 

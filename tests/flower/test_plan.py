@@ -12,8 +12,9 @@ import pytest
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.sources.synthetic import load
-from privfair.deployment.holder_state import own_key, own_records
-from privfair.deployment.protocol import differences, holders, schema_from_json, schema_to_json, shared_plan
+from privfair.deployment.holder_state import own_records
+from privfair.deployment.protocol import differences, holders, schema_from_text, schema_to_text, shared_plan
+from privfair.runs.assembly import client_key
 
 BASE: dict[str, Any] = {"privacy": {"epsilon": 3.0}, "run": {"clients": ["north", "south"]}}
 
@@ -75,9 +76,9 @@ def test_holders_have_names(names: Any) -> None:
 
 def test_a_schema_there_and_back() -> None:
     schema = load(clients=2, records=20).schema
-    assert schema_from_json(schema_to_json(schema)) == schema
-    with pytest.raises(InputError, match="schema must be whole"):
-        schema_from_json("{}")
+    assert schema_from_text(schema_to_text(schema)) == schema
+    with pytest.raises(InputError, match="schema must be a whole schema"):
+        schema_from_text("{}")
 
 
 CSV = "age,sex,branch,hired\n" + "".join(f"{20 + i},{'FM'[i % 2]},{'ab'[i % 3 == 0]},{i % 2}\n" for i in range(40))
@@ -114,4 +115,4 @@ def test_a_file_of_several_holders_is_cut(tmp_path: Path) -> None:
 
 def test_encryption_needs_a_key() -> None:
     with pytest.raises(InputError, match=r"aggregation\.keys must be given for bfv"):
-        own_key(Config.build(BASE))
+        client_key(Config.build(BASE))

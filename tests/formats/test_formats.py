@@ -54,6 +54,8 @@ def version(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 def copied(version: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(HERE / version, folder, dirs_exist_ok=True)
+    for key in folder.rglob("*.key"):
+        key.chmod(0o600)  # git keeps no modes, and keys that others could read are refused
     monkeypatch.chdir(folder)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from privfair.mechanisms import entropy as system_bits
-from privfair.mechanisms import entropy as system_normals
+from privfair.mechanisms import system_normals
 from privfair.mechanisms.entropy import system_words
 
 SIZE = 1 << 20

@@ -30,7 +30,7 @@ from privfair.federated.messages import (
     Task,
     TrainRequest,
 )
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import UpdatePlan, VectorNoise
@@ -101,12 +101,12 @@ def test_weights_are_portions_of_the_largest_and_the_step_brings_them_back() -> 
 
 def test_terms_survive_as_text() -> None:
     release_plan = settle(plan({"epsilon": 3.0}, cohort=4), COUNTS)
-    again = ReleasePlan.from_json(json.loads(json.dumps(release_plan.to_json())))
-    assert again.to_json() == release_plan.to_json()
+    again = RELEASE_PLANS.from_text(RELEASE_PLANS.to_text(release_plan))
+    assert RELEASE_PLANS.to_text(again) == RELEASE_PLANS.to_text(release_plan)
     assert again.release(1) == release_plan.release(1)
     assert again.least_updates == 4
-    old = {k: v for k, v in release_plan.to_json().items() if k != "client_updates"}
-    assert ReleasePlan.from_json(old).client_updates is None
+    old = {k: v for k, v in json.loads(RELEASE_PLANS.to_text(release_plan)).items() if k != "client_updates"}
+    assert RELEASE_PLANS.from_text(json.dumps(old)).client_updates is None
 
 
 def test_fairness_and_updates_meet_the_target_together() -> None:
@@ -123,7 +123,7 @@ def test_the_noise_of_somebody_else_is_held_against_the_target() -> None:
     assert release_plan.client_updates is not None
     multiplier = release_plan.client_updates.noise.multiplier
     again = PrivateCounts(found).settle(reported(COUNTS), (None, multiplier))
-    assert again.to_json() == release_plan.to_json()
+    assert RELEASE_PLANS.to_text(again) == RELEASE_PLANS.to_text(release_plan)
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
         PrivateCounts(found).settle(reported(COUNTS), (None, multiplier * 0.9))
 

@@ -18,7 +18,7 @@ from accountant.ledger.ledger import Ledger
 from privfair.channels.workload import Sampling
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
-from privfair.federated.release_plan import Claim, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, Claim, ReleasePlan
 from privfair.privacy.negotiation import EndedAfterCounts, PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner, sampling_of
@@ -130,7 +130,7 @@ def test_a_holder_insists_on_the_smaller_delta() -> None:
     few, many = settle(plan), settle(plan, LARGE)
     multiplier = many.updates.noise_multiplier if many.updates else None
     again = PrivateCounts(plan).settle(reported(LARGE), (many.fairness_noise, multiplier))
-    assert again.to_json() == many.to_json()
+    assert RELEASE_PLANS.to_text(again) == RELEASE_PLANS.to_text(many)
     weaker = few.updates.noise_multiplier if few.updates else None
     with pytest.raises(InputError, match="must be at least what the given noise costs"):
         PrivateCounts(plan).settle(reported(LARGE), (few.fairness_noise, weaker))

@@ -17,7 +17,7 @@ from privfair.channels.features import EMBEDDINGS
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.messages import EmbeddingsRequest, Parameters
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS
 from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
@@ -145,13 +145,13 @@ def test_small_cells_are_left_out_by_public_rule_and_the_bound_is_then_the_plans
 
 def test_terms_survive_json_and_older_ones_have_no_embedding() -> None:
     release_plan = settle(plan(GIVEN))
-    again = ReleasePlan.from_json(json.loads(json.dumps(release_plan.to_json())))
+    again = RELEASE_PLANS.from_text(RELEASE_PLANS.to_text(release_plan))
     assert again.embedding is not None
     assert release_plan.embedding is not None
     assert again.embedding.noise == release_plan.embedding.noise
     np.testing.assert_array_equal(again.embedding.cells, release_plan.embedding.cells)
-    older = {k: v for k, v in release_plan.to_json().items() if k != "embedding"}
-    assert ReleasePlan.from_json(older).embedding is None
+    older = {k: v for k, v in json.loads(RELEASE_PLANS.to_text(release_plan)).items() if k != "embedding"}
+    assert RELEASE_PLANS.from_text(json.dumps(older)).embedding is None
 
 
 def test_noise_that_somebody_else_found_is_held_against_the_plan() -> None:

@@ -65,8 +65,7 @@ def everybody(folder: Path, engine: str, clients: int = CLIENTS, **sections: Any
     try:
         yield simulation
     finally:
-        assert simulation.private is not None
-        simulation.private.close()
+        simulation.close()
 
 
 def replies(simulation: Simulation, request: Request) -> list[Any]:

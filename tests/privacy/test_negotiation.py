@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from privfair.fairness.tracking import NoisyScores
 from privfair.federated.algorithms.mmd_fedavg import pool, standard_error
-from privfair.federated.release_plan import Claim, PrivateUpdates, ReleasePlan, Sharing
+from privfair.federated.release_plan import RELEASE_PLANS, Claim, PrivateUpdates, ReleasePlan, Sharing
 from privfair.kernels import GaussianKernel
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.score_release import ScoreNoise, fixed_scores, poisson_scores
@@ -145,7 +145,7 @@ def test_terms_survive_a_checkpoint() -> None:
         {**GIVEN, **RATES, "predictions": "none"},
     ):
         release_plan = settle(planner(privacy))
-        again = ReleasePlan.from_json(release_plan.to_json())
-        assert again.to_json() == release_plan.to_json()
+        again = RELEASE_PLANS.from_text(RELEASE_PLANS.to_text(release_plan))
+        assert RELEASE_PLANS.to_text(again) == RELEASE_PLANS.to_text(release_plan)
         assert isinstance(again.claim, Claim)
         assert isinstance(again.updates, PrivateUpdates)

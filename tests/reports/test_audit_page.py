@@ -87,7 +87,7 @@ def test_a_broken_chain_is_told(url: str) -> None:
     report = audited(url)
     assert not report.verified
     text = Page(audit_page(report)).text
-    assert "Its chain is broken: the books were changed." in text
+    assert "Its chain is broken: the ledger was changed." in text
     assert "Not everything is in order." in text
     assert str(report.problems[0]) in text
 

@@ -62,8 +62,7 @@ def test_with_options_of_one_method_the_others_can_be_built(options: list[str], 
             job.series == "mmd_fedavg" or base.fairness.tracker == "samples"
         )
         simulation = build(job.config)
-        if simulation.private is not None:
-            simulation.private.close()
+        simulation.close()
 
 
 def test_noise_in_shares_stays_where_whole_updates_have_it() -> None:

@@ -120,7 +120,7 @@ def load(
     relationship and native country (United-States or other) as 0/1 columns. Categories are those of the published
     description, ranges those of the published files, as constants; missing ("?") and unseen categories are "other".
     Not used: fnlwgt, a sampling weight, and education, which repeats education-num. Note that relationship (Husband,
-    Wife) tells the sex of many.
+    Wife) reveals the sex of many.
     Options: `by`: the clients are the occupations (15) or, with "workclass", the employers' kinds (9), "other"
     included; `sensitive`: "sex" (Female, Male), "race" (five values), or a list of both; `attribute_as_feature` adds
     sex and race, as 0/1 columns, to the features; without it neither is one.

@@ -34,7 +34,7 @@ def load(*, seed: int = 0, test_fraction: float = 0.25, attribute_as_feature: bo
     Features, the paper's eight: race, degree of the charge (F, M) and sex as two 0/1 columns each; age, ln on the
     public range 18 to 96; prior offences, ln(1 + x) on the public range 0 to 38; both then mapped to [−1, 1]. (The
     authors' code leaves age and priors unscaled.) Without `attribute_as_feature` race is not a feature, six are left,
-    and fairness costs much more accuracy: the model then cannot correct for what priors and age tell about race.
+    and fairness costs much more accuracy: the model then cannot correct for what priors and age reveal about race.
     Groups: 0 African-American, 1 Caucasian. The ranges are those of the published file, as constants of the loader.
     """
     with_race = flag("attribute_as_feature", attribute_as_feature)

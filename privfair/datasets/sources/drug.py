@@ -47,22 +47,7 @@ FEATURES = (
     Numeric("impulsiveness", -2.55524, 2.90161),
     Numeric("sensation_seeking", -2.07848, 1.92173),
 )
-NAMES = [
-    "id",
-    "age",
-    "gender",
-    "education",
-    "country",
-    "ethnicity",
-    "neuroticism",
-    "extraversion",
-    "openness",
-    "agreeableness",
-    "conscientiousness",
-    "impulsiveness",
-    "sensation_seeking",
-    *DRUGS,
-]
+NAMES = ["id", "age", "gender", "education", "country", "ethnicity", *(column.name for column in FEATURES[3:]), *DRUGS]
 COUNTRIES = {
     "0.96082": "UK",
     "-0.57009": "USA",

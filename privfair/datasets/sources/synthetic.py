@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.datasets.assembly import assemble, held_out
-from privfair.datasets.columns import Plain
+from privfair.datasets.columns import Encoder, Plain
 from privfair.datasets.downloads import Dataset
-from privfair.datasets.encoder import Encoder
 from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
 from privfair.datasets.table import flag, fraction, whole_number
 

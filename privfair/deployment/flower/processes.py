@@ -1,7 +1,8 @@
-"""Ends a list of process groups when the program that started them is gone.
+"""Child processes that end with this one: by the end of a `with`, by Ctrl-C, and when this process is killed.
 
-Run as a file, with the standard library alone, and the seconds between asking and killing. It reads "+ GROUP" and
-"- GROUP" lines; when its input ends, whatever ended the program at the other side, it ends every group still listed.
+Run as a file, with the standard library alone, and the seconds between asking and killing, this ends process groups
+when the program that started them is gone. It reads "+ GROUP" and "- GROUP" lines; when its input ends, whatever ended
+the program at the other side, it ends every group still listed.
 """
 
 from __future__ import annotations
@@ -52,11 +53,8 @@ def main() -> None:
     end_groups(groups, float(sys.argv[1]))
 
 
-# ---- Child processes that end with this one: by the end of a `with`, by Ctrl-C, and when this process is killed.
-
-
 GRACE = 8.0  # seconds between asking and killing: Flower's own processes force their exit after 5
-REAPER = Path(__file__)
+REAPER = Path(__file__)  # run as a file: it imports the standard library alone
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

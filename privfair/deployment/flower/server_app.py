@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.deployment.flower.link import POLL, GridLink
-from privfair.deployment.server import coordinator, write_results
+from privfair.deployment.server import server_run, write_results
 from privfair.federated.exchange import Unfinished
 from privfair.util import write_json
 
@@ -39,8 +39,8 @@ def _in_plain_words(record: logging.LogRecord) -> bool:
 def serve(grid: Grid, config: Path, out: Path, *, poll: float = POLL) -> None:
     """The run of this configuration, in this folder; `poll`: seconds between two looks for replies."""
     try:
-        found = coordinator(Config.read(config), out, GridLink(grid, poll=poll))
-        write_results(found, found.run())
+        run = server_run(Config.read(config), out, GridLink(grid, poll=poll))
+        write_results(run, run.go())
     except InputError as error:
         about = {"name": error.name, "rule": error.rule, "found": str(error.found), "remedy": error.remedy}
         write_json(out / "error.json", {"kind": "input", **about, "message": str(error)})

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,13 @@ from accountant.errors import InputError, Refused
 from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.deployment.flower.federation import Federation, Node
 from privfair.deployment.flower.processes import Processes, environment
-from privfair.deployment.server import run_name, sums_after_rounds
+from privfair.deployment.server import run_name, server_checkpoint
 from privfair.deployment.sums import Sums
-from privfair.engines.evaluation import Row
 from privfair.federated.exchange import Unfinished
-from privfair.federated.interfaces import ServerState
-from privfair.federated.messages import Sealed
-from privfair.privacy.plan_report import plan_report
 from privfair.run_names import beginning_of
 from privfair.runs.assembly import Simulation
-from privfair.runs.folder import Checkpoint, RunDirectory
-from privfair.runs.loop import Planned, Report, RunOutcome, evaluated, require_room
+from privfair.runs.folder import RunDirectory
+from privfair.runs.loop import Planned, Report, RunOutcome, SimulatedRun, state_of
 from privfair.util import write_bytes, write_json
 
 __all__ = ["Federation", "Node", "run_federation"]
@@ -131,10 +127,6 @@ def main(config: Path, out: Path) -> None:
     run_simulation(server, client, len(nodes), backend_config=resources)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
-
-
 # A run on Flower on this machine: every data holder a node of its own, and the same run folder as any other engine.
 #
 # The processes of the run know only what they would know elsewhere: the server neither records nor secret key. This one
@@ -152,9 +144,9 @@ def run_trial(
         raise InputError("federation.method", "must have data holders to run on Flower", "centralized")
     with _folder(directory) as folder:
         files = _write_files(simulation, folder)
-        follower = _Follower(simulation, files.server, report, planned)
-        if follower.checkpoint() is None:
-            require_room(simulation, None)
+        follower = _Follower(SimulatedRun(simulation, None, report, planned), RunDirectory(files.server))
+        if follower.server.read_checkpoint() is None:
+            follower.run.require_room(None)
         if not (files.server / "metrics.json").is_file():
             (files.server / "error.json").unlink(missing_ok=True)
             carry_out = simulate if simulation.config.run.engine == "flower-simulation" else run_federation
@@ -172,61 +164,49 @@ class _Files:
 
 @dataclass
 class _Follower:
-    """Reads what the server writes down, and makes the history of it."""
+    """Reads what the server writes down, and makes the history of it as a run in this process does."""
 
-    simulation: Simulation
-    server: Path
-    report: Report | None
-    planned: Planned | None
-    history: list[Row] = field(default_factory=list)
+    run: SimulatedRun
+    server: RunDirectory
     seen: int = -1  # the last round that was looked at
     _looked_at: tuple[int, int] = (0, 0)  # which checkpoint was read last
 
-    def checkpoint(self) -> Checkpoint | None:
-        """The server's last."""
-        return RunDirectory(self.server).read_checkpoint()
-
     def look(self) -> None:
         """Take note of the rounds that have ended since the last look."""
-        path = self.server / "checkpoint.npz"
+        path = self.server.path / "checkpoint.npz"
         if not path.is_file():
             return
         status = path.stat()
-        checkpoint = self.checkpoint() if (status.st_ino, status.st_mtime_ns) != self._looked_at else None
+        changed = (status.st_ino, status.st_mtime_ns) != self._looked_at
+        checkpoint = server_checkpoint(self.server) if changed else None
         if checkpoint is None:
             return
         self._looked_at = (status.st_ino, status.st_mtime_ns)
-        simulation, sums = self.simulation, Sums(self.server / "sums")
-        for row in sums_after_rounds(self.server, checkpoint)[self.seen + 1 :]:
-            number = self.seen = int(row["round"] or 0)
-            if number == 0 and self.planned and simulation.private:
-                private = simulation.private
-                budgeted = private.run_ledger.budgeted
-                self.planned(
-                    plan_report(simulation.config, checkpoint.release_plan, private.planner, budgeted=budgeted)
-                )
-            while simulation.replica.round < int(row["sums"] or 0):
-                total = sums.get(simulation.replica.round + 1)
-                if total is None:
-                    raise InputError("sum", "must be in the server's folder", simulation.replica.round + 1)
-                simulation.replica.at(total)
-            last = number == simulation.config.federation.rounds
-            if number % simulation.config.run.evaluate_every == 0 or last:
-                self.history.append(evaluated(simulation, number))
-                if self.report and number:
-                    self.report(self.history[-1])
+        for row in checkpoint.history[self.seen + 1 :]:
+            self.seen = int(row["round"] or 0)
+            self._catch_up(int(row["sums"] or 0))
+            state = replace(state_of(checkpoint, self.run.model()), round=self.seen)
+            if self.seen == 0:
+                self.run.on_plan(state)
+            self.run.on_round(state)
+
+    def _catch_up(self, count: int) -> None:
+        """Open the sums up to this one, with the key that the server does not have."""
+        replica, sums = self.run.simulation.replica, Sums(self.server.path / "sums")
+        while replica.round < count:
+            total = sums.get(replica.round + 1)
+            if total is None:
+                raise InputError("sum", "must be in the server's folder", replica.round + 1)
+            replica.at(total)
 
     def outcome(self) -> RunOutcome:
         """Where the run ended."""
-        simulation, found = self.simulation, self.checkpoint()
-        if found is None or found.round < simulation.config.federation.rounds:
+        run, found = self.run, self.server.read_checkpoint()
+        if found is None or found.round < run.config.federation.rounds:
             raise InputError("run", "must have ended", "an unfinished one", "Continue it with --resume.")
-        simulation.backend.bytes_up, simulation.backend.bytes_down = found.bytes_up, found.bytes_down
-        replica = simulation.replica
-        model = replica.message() if simulation.config.scheme == "plain" else Sealed(replica.round, b"")
-        simulation.model.load(replica.result)
-        state = ServerState(found.round, model, found.release_plan, found.algorithm, found.uncounted, found.absent)
-        return RunOutcome(simulation, state, self.history, found.seconds, found.released)
+        run.backend.bytes_up, run.backend.bytes_down = found.bytes_up, found.bytes_down
+        state = run.on_end(state_of(found, run.model()))
+        return RunOutcome(run.simulation, state, run.history, found.seconds, found.released)
 
 
 @contextmanager
@@ -275,3 +255,7 @@ def _keys(simulation: Simulation, folder: Path) -> Path:
         if simulation.credentials.keys is not None and not kept.is_dir():
             simulation.credentials.keys.save(kept)
     return kept.resolve()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

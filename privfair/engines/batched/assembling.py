@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -122,10 +121,7 @@ def _all_scores(network: Network, pool: Pool, data: Sequence[TrainingData], offs
     return scores
 
 
-# ---- Jobs as arrays for the compiled training, and which jobs it can do; all others go through `training`.
-
-
-Type = NDArray[Any]
+# ---- Jobs as arrays for the compiled training; jobs that it cannot do go through `train_stack`.
 
 
 @dataclass(frozen=True)
@@ -203,7 +199,7 @@ class Packed(NamedTuple):
             rate=np.array([w.learning_rate for w in works], dtype=moving),
             proximal=np.array([w.proximal for w in works], dtype=moving),
             shift=_shifts(jobs, moving),
-            snapshot_after=np.array([_snapshot_after(j) for j in jobs]),
+            snapshot_after=np.array([j.snapshot_after for j in jobs]),
             adam=works[0].optimizer == "adam",
         )
         goal, witness = _goal(jobs, penalties, first.pool.rows.numpy().dtype)
@@ -212,12 +208,7 @@ class Packed(NamedTuple):
 
 
 def _has_snapshot(job: TrainJob) -> bool:
-    return 0 < _snapshot_after(job) <= job.order.steps
-
-
-def _snapshot_after(job: TrainJob) -> int:
-    at = job.request.snapshot_at
-    return 0 if at is None else math.ceil(at * job.order.steps)
+    return 0 < job.snapshot_after <= job.order.steps
 
 
 def _widths(network: Network) -> NDArray[np.int64]:
@@ -232,7 +223,7 @@ def _outcome(data: TrainingData) -> Outcome:
     return Outcome(data.task.task == "binary", data.task.low, data.task.high, data.cells.notion.score == "loss")
 
 
-def _shifts(jobs: Sequence[TrainJob], dtype: np.dtype[Any]) -> Type:
+def _shifts(jobs: Sequence[TrainJob], dtype: np.dtype[Any]) -> NDArray[Any]:
     """SCAFFOLD's c − c_k of each job; nothing where no job has one."""
     size = jobs[0].start.size
     if all(j.shift is None for j in jobs):

@@ -1,4 +1,4 @@
-"""A backend whose clients are answered by the stacked engine: alone, or together with other runs."""
+"""A federation whose clients are answered by the batched engine: alone, or together with other runs."""
 
 from __future__ import annotations
 

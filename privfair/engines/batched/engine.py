@@ -1,4 +1,7 @@
-"""Answers the requests of many clients of many runs together; what cannot be stacked is answered one by one."""
+"""Answers the requests of many clients of many runs together; what cannot be batched is answered one by one.
+
+A simulation's engine stands in for its clients, so it reads their records, models and random streams.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,12 @@ from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.scores import PREDICTIONS
 from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
-from privfair.clients.objectives import MEASURES, couples_records
+from privfair.clients.objectives import MEASURES, couples_records, measured
 from privfair.clients.training import Trained
 from privfair.engines.batched.assembling import Penalties, can_be_fused, objective_key, rule_for, train_fused
 from privfair.engines.batched.lockstep import Failed, attempt
 from privfair.engines.batched.networks import ForwardJob, Networks, cut, free_numbers, outputs_of, rows_at_once
-from privfair.engines.batched.record_pool import (
-    Draw,
-    Orders,
-    RecordPool,
-    data_of,
-    draw,
-    entropy_for,
-    model_of,
-    replica_of,
-    seed_of,
-    shape_of,
-    split,
-)
+from privfair.engines.batched.record_pool import Draw, Orders, RecordPool, draw, shape_of, split
 from privfair.engines.batched.training import TrainJob, train_stack, update
 from privfair.federated.messages import (
     LocalWork,
@@ -100,7 +91,7 @@ class Engine:
             return "alone"  # each record by itself: a batched product would round it by what stands beside it
         if channel not in (UPDATES, PREDICTIONS, EMBEDDINGS, LOCAL_FIGURES):
             return "alone"
-        if self.networks.of(model_of(client), data_of(client).x.shape[1]) is None:
+        if self.networks.of(client.model, client.data.x.shape[1]) is None:
             return "alone"
         if isinstance(request, TrainRequest):
             coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
@@ -113,12 +104,12 @@ class Engine:
 
     def _trained(self, asked: list[tuple[Client, TrainRequest]]) -> list[Reply | Failed]:
         orders, penalties = Orders(), Penalties()
-        at = [replica_of(client).at(request.model) for client, request in asked]
+        at = [client.replica.at(request.model) for client, request in asked]
         shifts = [UpdatesChannel().shift(r, c, a) for (c, r), a in zip(asked, at, strict=True)]
-        trained: list[Trained | None] = [None] * len(asked)
+        trained: dict[int, Trained] = {}
         groups: dict[tuple[Any, ...], list[tuple[int, TrainJob]]] = {}
         for number, (client, request) in enumerate(asked):
-            if not len(data_of(client).y):  # nothing to learn from: no step
+            if not len(client.data.y):  # nothing to learn from: no step
                 trained[number] = Trained(at[number].values, 0, None)
                 continue
             job = self._job(client, request, at[number], shifts[number], orders)
@@ -137,14 +128,14 @@ class Engine:
         for (_, part), ends in zip(parts, self.map(work, parts), strict=True):
             for (number, _), end in zip(part, ends, strict=True):
                 trained[number] = end
-        rows = zip(asked, at, shifts, trained, strict=True)
-        return [attempt(update, r, c, a, s, t) for (c, r), a, s, t in rows]
+        rows = enumerate(zip(asked, at, shifts, strict=True))
+        return [attempt(update, request, c, a, shift, trained[n]) for n, ((c, request), a, shift) in rows]
 
     def _job(self, client: Client, request: TrainRequest, at: Parameters, shift: Any, orders: Orders) -> TrainJob:
-        data, work, holding = data_of(client), request.work, self.record_pool.of(client)
-        network = self.networks.of(model_of(client), data.x.shape[1])
+        data, work, holding = client.data, request.work, self.record_pool.of(client)
+        network = self.networks.of(client.model, data.x.shape[1])
         if network is None or not isinstance(work, LocalWork):
-            raise InputError("request", "must be for training that can be stacked", type(work).__name__)
+            raise InputError("request", "must be for training that can be batched", type(work).__name__)
         about = (network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
         return TrainJob(
             request=request,
@@ -154,7 +145,7 @@ class Engine:
             pool=self.record_pool.pool(client),
             offset=holding.offset,
             network=network,
-            order=orders.of(seed_of(client), request.round, client.index, holding.count, work),
+            order=orders.of(client.seed, request.round, client.index, holding.count, work),
             key=(*about, *objective_key(request.objective, data)),
         )
 
@@ -170,9 +161,9 @@ class Engine:
         """Outputs of (client, parameters, positions)."""
         jobs = []
         for client, parameters, positions in asked:
-            network = self.networks.of(model_of(client), data_of(client).x.shape[1])
+            network = self.networks.of(client.model, client.data.x.shape[1])
             if network is None:
-                raise InputError("model", "must be one that can be stacked", type(model_of(client).module).__name__)
+                raise InputError("model", "must be one that can be batched", type(client.model.module).__name__)
             rows = positions + self.record_pool.of(client).offset
             jobs.append(ForwardJob(network, parameters, self.record_pool.pool(client), rows))
         half = -(-len(jobs) // self.threads)
@@ -186,7 +177,7 @@ class Engine:
         kinds: dict[tuple[Any, str], list[int]] = {}
         for number, (client, request) in enumerate(asked):
             key = (
-                seed_of(client),
+                client.seed,
                 request.round,
                 client.index,
                 self.record_pool.of(client).key,
@@ -195,9 +186,9 @@ class Engine:
             if key not in drawn:
                 drawn[key] = draw(client, request)
             draws.append(drawn[key])
-            data = data_of(client)
+            data = client.data
             kinds.setdefault((data.task, data.cells.notion.score), []).append(number)
-        at = [replica_of(client).at(request.model).values for client, request in asked]
+        at = [client.replica.at(request.model).values for client, request in asked]
         outputs = self._forward([(c, p, d.positions) for (c, _), p, d in zip(asked, at, draws, strict=True)])
         replies: dict[int, Reply | Failed] = {}
         for (task, kind), numbers in kinds.items():
@@ -211,33 +202,28 @@ class Engine:
         """Sums of features: the models' outputs together, then every client's own message."""
         summed, replies = FeaturesChannel().summed, list[Reply | Failed]()
         for (client, request), scores in zip(asked, self._all_scores(asked), strict=True):
-            replies.append(attempt(summed, request, client, scores, entropy_for(client, EMBEDDINGS, request.round)))
+            replies.append(attempt(summed, request, client, scores, client.entropy(EMBEDDINGS, request.round)))
         return replies
 
     def _all_scores(self, asked: Sequence[tuple[Client, Any]]) -> list[FloatArray]:
         """The scores of all records of each client under the asked model."""
-        everything = [np.arange(len(data_of(c).y)) for c, _ in asked]
-        at = [replica_of(c).at(r.model).values for c, r in asked]
+        everything = [np.arange(len(c.data.y)) for c, _ in asked]
+        at = [c.replica.at(r.model).values for c, r in asked]
         found: list[FloatArray] = []
         outputs = self._forward([(c, p, e) for (c, _), p, e in zip(asked, at, everything, strict=True)])
         for (client, _), values in zip(asked, outputs, strict=True):
-            data = data_of(client)
+            data = client.data
             found.append(data.task.scores(values, data.y, data.cells.notion.score).numpy().astype(np.float64))
         return found
 
     def _measured(self, asked: list[tuple[Client, MeasureRequest]]) -> list[Reply | Failed]:
         forward = []
         for client, request in asked:
-            at = replica_of(client).at(request.model)
+            at = client.replica.at(request.model)
             values = at.snapshot if request.at_snapshot and at.snapshot is not None else at.values
-            forward.append((client, values, np.arange(len(data_of(client).y))))
-        replies: list[Reply | Failed] = []
-        for (client, request), outputs in zip(asked, self._forward(forward), strict=True):
-            data = data_of(client)
-            predictions = data.task.predictions(outputs).numpy().astype(np.float64)
-            losses = data.task.losses(outputs, data.y).numpy().astype(np.float64)
-            replies.append(Measures({q: MEASURES[q](data, predictions, losses) for q in request.quantities}))
-        return replies
+            forward.append((client, values, np.arange(len(client.data.y))))
+        answers = zip(asked, self._forward(forward), strict=True)
+        return [Measures(measured(r.quantities, client.data, outputs)) for (client, r), outputs in answers]
 
 
 PARTS_PER_THREAD = 4  # so that no thread waits long for another

@@ -1,4 +1,4 @@
-"""How many jobs go at once: enough to pay for a step's Python, few enough for the cache and the memory."""
+"""Many models of one kind at once: parameters (jobs, P), records (jobs, b, d), outputs (jobs, b)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch.func import functional_call, vmap
 from privfair.engines.batched.record_pool import Pool
 from privfair.models import FlatModel
 from privfair.util import FloatArray
+
+# ---- How many jobs go at once: enough to pay for a step's Python, few enough for the cache and the memory.
 
 CACHE_NUMBERS = 1 << 19  # activations of one step: more gain nothing (measured) and leave the cache
 LEAST_ROWS = 1 << 11  # fewer records a step and its Python takes longer than its arithmetic
@@ -33,7 +35,7 @@ def free_numbers(share: float = MEMORY_SHARE) -> int:
 
 
 def _available_bytes() -> int:
-    """Memory that can be had without swapping; half of all of it where the system does not tell."""
+    """Memory available without swapping; half of all memory where the system does not report it."""
     reported = Path("/proc/meminfo")
     if reported.exists():
         for line in reported.read_text(encoding="ascii").splitlines():
@@ -43,7 +45,7 @@ def _available_bytes() -> int:
 
 
 def rows_at_once(width: int, rows: int | None = None, threads: int = 1) -> int:
-    """Records in one batched step, for a model with so many numbers a record.
+    """Records in one batched step, for a model that needs `width` numbers for a record.
 
     `rows`: how many there are in all; with several threads each gets a few parts, so that none waits long for another.
     """
@@ -68,32 +70,9 @@ def cut(items: Sequence[T], cost: Callable[[T], int], most: int) -> Iterator[lis
         yield part
 
 
-# ---- Many models of one kind at once: parameters (jobs, P), records (jobs, b, d), outputs (jobs, b).
-
+# ---- How the models of a stack are computed.
 
 Backward = Callable[[torch.Tensor], torch.Tensor]  # (jobs, b) derivative in the outputs -> (jobs, P) gradient
-
-
-class Network(Protocol):
-    """How the models of a stack are computed."""
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for models that can be stacked."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """About how many numbers a record needs on its way through; for choosing how many go at once."""
-        ...
-
-    def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """(jobs, b)."""
-        ...
-
-    def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
-        """The outputs, and what turns derivatives in them into gradients."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -104,12 +83,12 @@ class Perceptron:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The sizes."""
+        """Equal for models that can be stacked."""
         return ("perceptron", *self.sizes)
 
     @property
     def width(self) -> int:
-        """All layers."""
+        """How many numbers a record needs on its way through; for choosing how many records go at once."""
         return sum(self.sizes)
 
     def layers(self, parameters: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -123,7 +102,7 @@ class Perceptron:
         return result
 
     def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """See `Network`."""
+        """(jobs, b)."""
         return self.activations(parameters, x)[0]
 
     def activations(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -137,7 +116,7 @@ class Perceptron:
         return torch.bmm(weight, given[-1].transpose(1, 2)).squeeze(1).add_(bias.squeeze(1)), given
 
     def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
-        """See `Network`."""
+        """The outputs, and what turns derivatives in them into gradients."""
         outputs, given = self.activations(parameters, x)
 
         def backward(pull: torch.Tensor) -> torch.Tensor:
@@ -184,7 +163,7 @@ class Functional:
 
     @property
     def width(self) -> int:
-        """A guess."""
+        """As `Perceptron.width`, by a rule of thumb."""
         return 4 * max(n for _, _, n in self._shapes)
 
     def _one(self, flat: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -206,17 +185,20 @@ class Functional:
         return self._one(flat, record[None])[0]
 
     def outputs(self, parameters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """See `Network`."""
+        """As `Perceptron.outputs`."""
         with torch.no_grad():
             result: torch.Tensor = vmap(self._one)(parameters, x)
         return result
 
     def forward(self, parameters: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, Backward]:
-        """See `Network`."""
+        """As `Perceptron.forward`."""
         leaf = parameters.detach().clone().requires_grad_()
         with torch.enable_grad():
             outputs: torch.Tensor = vmap(self._one)(leaf, x)
         return outputs.detach(), lambda pull: torch.autograd.grad(outputs, leaf, pull)[0]
+
+
+Network = Perceptron | Functional  # how the models of a stack are computed; those with equal `key` can be stacked
 
 
 class Networks:

@@ -13,16 +13,10 @@ from numpy.typing import NDArray
 
 from privfair.clients.objectives import SlopeRule, TrainingData
 from privfair.engines.batched.compiled.training import own_slopes
-from privfair.engines.batched.compiled.witness import (
-    EnergySums,
-    cell_coefficients,
-    numbered,
-    packed_witness,
-    padded,
-    tracked_slopes,
-)
+from privfair.engines.batched.compiled.witness import cell_coefficients, numbered, packed_witness, tracked_slopes
 from privfair.fairness.notions import Cells
-from privfair.fairness.tracking import DriftingPenalty, TrackedPenalty
+from privfair.fairness.tracking import SAME_SCORE, DriftingPenalty, TrackedPenalty
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Rule(Protocol):
 
 
 class TrackedRule:
-    """2λ·D′(S_i)/P, with what takes back the padding of noisy messages."""
+    """2λ·D′(S_i)/P, corrected for the padding of noisy messages."""
 
     def __init__(self, penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> None:
         """One for each job, with the same cells; jobs of one run share theirs."""
@@ -157,6 +151,37 @@ def shared_samples(penalties: Sequence[TrackedPenalty], dtype: torch.dtype) -> l
             weights.append(np.concatenate([none, *(f * p.scores.weights[c] for c, f in factors.items())]))
         result.append((padded(scores, dtype), padded(weights, dtype)))
     return result
+
+
+class EnergySums:
+    """z ↦ Σ_j w_j·(−½ sign(z − y_j)): the derivative for the energy kernel, one row of samples for each job.
+
+    A sample that is (nearly) at z counts with the mean of its two one-sided derivatives, 0. With every sample at two
+    places, y ± tie, and half its weight at each, the sum is a step function without ties: one search, one look-up.
+    """
+
+    def __init__(self, samples: torch.Tensor, weights: torch.Tensor) -> None:
+        """(jobs, M) each; a sample that does not count has weight 0."""
+        reach = SAME_SCORE * samples.abs().clamp(min=1.0)
+        places, order = torch.cat([samples - reach, samples + reach], dim=1).sort(dim=1)
+        running = torch.cat([weights, weights], dim=1).gather(1, order).cumsum(dim=1)
+        self._places = places
+        self._values = torch.cat([torch.zeros_like(running[:, :1]), running], dim=1)
+        self._values = (weights.sum(dim=1, keepdim=True) - self._values).mul_(0.5)
+
+    def at(self, z: torch.Tensor) -> torch.Tensor:
+        """At each z of the first len(z) jobs, (jobs, b)."""
+        jobs = len(z)
+        below = torch.searchsorted(self._places[:jobs], z)
+        return self._values[:jobs].gather(1, below)
+
+
+def padded(arrays: Sequence[FloatArray], dtype: torch.dtype, fill: float = 0.0) -> torch.Tensor:
+    """The arrays as rows of one tensor, filled up at the end."""
+    result = np.full((len(arrays), max(1, *(a.size for a in arrays))), fill)
+    for row, array in zip(result, arrays, strict=True):
+        row[: array.size] = array
+    return torch.from_numpy(result).to(dtype)
 
 
 class DriftEnergy:

@@ -1,4 +1,8 @@
-"""The random draws of a round of DP-SGD: the same, in the same order, as one client alone would make."""
+"""DP-SGD of many clients by the compiled training, which computes each record by itself.
+
+The random draws are the same, in the same order, as one client alone would make. What the compiled training cannot do
+(other modules, tables that do not cover all scores) is left to each client, which does it with Opacus.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from privfair.engines.batched.assembling import (
 )
 from privfair.engines.batched.lockstep import Failed, attempt
 from privfair.engines.batched.networks import cut, rows_at_once
-from privfair.engines.batched.record_pool import Order, data_of, entropy_for, model_of, replica_of, shape_of
+from privfair.engines.batched.record_pool import Order, shape_of
 from privfair.engines.batched.training import TrainJob, update
 from privfair.federated.messages import Parameters, PrivateWork, Reply, Tracked, TrainRequest
 from privfair.mechanisms.entropy import Entropy, SeededEntropy
@@ -84,12 +88,6 @@ def _order(masks: NDArray[np.bool_]) -> Order:
     return Order(positions, sizes)
 
 
-# ---- Private training requests as stacked jobs.
-#
-# Compiled training computes each record by itself. What it cannot do (other modules, tables that do not cover all
-# scores) is left to each client, which does it with Opacus.
-
-
 Asked = tuple[Client, TrainRequest]
 Prepared = tuple[int, Client, TrainRequest, PrivateWork, Parameters, Any]
 
@@ -102,13 +100,13 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
     for number, (client, request) in enumerate(asked):
         try:
             work = _checked(request)
-            require_summable(len(data_of(client).y))
+            require_summable(len(client.data.y))
         except Exception as error:  # noqa: BLE001 - it is raised again in its own run
             results[number] = Failed(error)
             continue
-        at = replica_of(client).at(request.model)
-        network = engine.networks.of(model_of(client), data_of(client).x.shape[1])
-        data = data_of(client)
+        at = client.replica.at(request.model)
+        data = client.data
+        network = engine.networks.of(client.model, data.x.shape[1])
         about = (network and network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
         if isinstance(request.objective, Tracked):
             penalties.of_shared(followed(request.objective), data.cells)
@@ -134,7 +132,7 @@ def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
     def rows(member: Prepared) -> int:
         return int(member[3].sampling_rate * engine.record_pool.of(member[1]).count) + 1
 
-    network = engine.networks.of(model_of(members[0][1]), data_of(members[0][1]).x.shape[1])
+    network = engine.networks.of(members[0][1].model, members[0][1].data.x.shape[1])
     width = 1 if network is None else network.width
     most = rows_at_once(2 * width, sum(map(rows, members)), engine.threads)
     return list(cut(sorted(members, key=lambda m: -rows(m)), rows, most))
@@ -143,11 +141,11 @@ def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
 def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, draws: Draws) -> list[Trained]:
     jobs = []
     for _, client, request, work, at, shift in part:
-        data, holding = data_of(client), engine.record_pool.of(client)
-        network = engine.networks.of(model_of(client), data.x.shape[1])
+        data, holding = client.data, engine.record_pool.of(client)
+        network = engine.networks.of(client.model, data.x.shape[1])
         if network is None:
             raise TypeError("a model that cannot be stacked")
-        entropy = entropy_for(client, UPDATES, request.round)
+        entropy = client.entropy(UPDATES, request.round)
         order, noise = draws.of(holding.count, at.values.size, work, entropy)
         job = TrainJob(
             request=request,

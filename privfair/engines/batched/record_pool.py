@@ -1,4 +1,4 @@
-"""What the stacked engine reads of clients, and all their records in one matrix."""
+"""All records of the clients in one matrix, and which of them each step and each release takes."""
 
 from __future__ import annotations
 
@@ -14,37 +14,7 @@ from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import batches_per_epoch, minibatches
 from privfair.federated.messages import LocalWork, ScoresRequest
-from privfair.federated.model_state import Replica
-from privfair.mechanisms.entropy import Entropy
-from privfair.models import FlatModel
 from privfair.util import FloatArray, stream
-
-# A simulation's engine stands in for its clients; these are the only places where it looks into one.
-
-
-def data_of(client: Client) -> TrainingData:
-    """Its training records."""
-    return client.data
-
-
-def seed_of(client: Client) -> int:
-    """Of its random streams."""
-    return client.seed
-
-
-def replica_of(client: Client) -> Replica:
-    """The shared model as it sees it."""
-    return client.replica
-
-
-def model_of(client: Client) -> FlatModel:
-    """Its module."""
-    return client.model
-
-
-def entropy_for(client: Client, channel: str, round_number: int) -> Entropy:
-    """Where its private draws come from."""
-    return client.entropy(channel, round_number)
 
 
 @dataclass(frozen=True)
@@ -83,7 +53,7 @@ class RecordPool:
         ends: dict[Shape, int] = {}
         self._by_client: dict[int, Holding] = {}
         for client in clients:
-            data = data_of(client)
+            data = client.data
             member = hashlib.sha256(np.packbits(data.membership).tobytes()).digest()
             key = (id(data.records), member, data.x.dtype)
             if key not in known:
@@ -107,7 +77,7 @@ class RecordPool:
 
 def shape_of(client: Client) -> Shape:
     """Which pool a client's records are in."""
-    data = data_of(client)
+    data = client.data
     return data.x.dtype, data.x.shape[1], data.membership.shape[1]
 
 
@@ -213,11 +183,11 @@ class Draw:
 
 def draw(client: Client, request: ScoresRequest) -> Draw:
     """A simple random sample of each cell."""
-    rng, data = stream(seed_of(client), "scores", request.round, client.index), data_of(client)
+    rng, data = stream(client.seed, "scores", request.round, client.index), client.data
     cells = []
     for cell, quota in enumerate(request.quotas):
         rows = np.flatnonzero(data.membership[:, cell])
-        # fewer than asked for only where the server knows noisy counts, and scores without noise are told anyway
+        # fewer than asked for only where the server knows noisy counts, and scores without noise are shared anyway
         cells.append(rng.choice(rows, size=min(int(quota), rows.size), replace=False))
     positions = np.concatenate(cells)
     return Draw(positions, data.y[torch.from_numpy(positions)], tuple(cell.size for cell in cells))

@@ -1,4 +1,7 @@
-"""Derivatives of losses and scores in the model's outputs, written out; the formulas are those of `TaskKind`."""
+"""Local training of many clients of many runs as one batched program.
+
+Derivatives of losses and scores in the model's outputs are written out; the formulas are those of `TaskKind`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from typing import Any
 
 import torch
 
-from accountant.errors import InputError
 from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
 from privfair.clients.objectives import TrainingData
 from privfair.clients.training import Trained
 from privfair.engines.batched.networks import Network
 from privfair.engines.batched.objectives import Rule, Step
-from privfair.engines.batched.record_pool import Order, Pool, Schedule, entropy_for
+from privfair.engines.batched.record_pool import Order, Pool, Schedule
 from privfair.fairness.notions import Score
 from privfair.federated.messages import Parameters, Reweighted, TrainRequest, Update
 from privfair.models import TaskKind
@@ -51,38 +53,49 @@ def slopes_of(task: TaskKind, kind: Score, outputs: torch.Tensor, labels: torch.
     return Slopes(task.losses(outputs, labels), loss, loss)
 
 
-# ---- How gradients move many stacked parameters: as `clients.steps.Descent`, with numbers of its own for each job.
-
-
 @dataclass(frozen=True)
-class Start:
-    """What a job starts with."""
+class TrainJob:
+    """One client's local training in one round."""
 
     request: TrainRequest
-    parameters: FloatArray
+    start: FloatArray
     shift: FloatArray | None
-    steps: int
+    data: TrainingData
+    pool: Pool
+    offset: int
+    network: Network
+    order: Order
+    key: tuple[Any, ...]  # equal for jobs that one program can do
+
+    @property
+    def rows(self) -> int:
+        """Records that a step looks at."""
+        return int(self.order.positions.shape[1])
+
+    @property
+    def snapshot_after(self) -> int:
+        """The number of steps after which a snapshot is taken; 0 if none is."""
+        at = self.request.snapshot_at
+        return 0 if at is None else math.ceil(at * self.order.steps)
 
 
 class StackedDescent:
-    """Local steps of several jobs; those that still move are always the first ones."""
+    """Local steps of several jobs, as `clients.training.Descent`; those that still move are always the first ones."""
 
-    def __init__(self, starts: Sequence[Start], dtype: torch.dtype) -> None:
+    def __init__(self, jobs: Sequence[TrainJob], dtype: torch.dtype) -> None:
         """All jobs use the same local optimiser."""
-        works = [s.request.work for s in starts]
-        self.parameters = torch.stack([torch.from_numpy(s.parameters) for s in starts]).to(dtype)
+        works = [j.request.work for j in jobs]
+        self.parameters = torch.stack([torch.from_numpy(j.start) for j in jobs]).to(dtype)
         self._rate = torch.tensor([w.learning_rate for w in works], dtype=torch.float64)[:, None].to(dtype)
         self._start = self._proximal = self._shift = None
         if any(w.proximal for w in works):
             self._start = self.parameters.clone()
             self._proximal = torch.tensor([w.proximal for w in works], dtype=torch.float64)[:, None].to(dtype)
-        if any(s.shift is not None for s in starts):
+        if any(j.shift is not None for j in jobs):
             nothing = torch.zeros_like(self.parameters[0])
-            shifts = [nothing if s.shift is None else torch.from_numpy(s.shift).to(dtype) for s in starts]
+            shifts = [nothing if j.shift is None else torch.from_numpy(j.shift).to(dtype) for j in jobs]
             self._shift = torch.stack(shifts)
-        self._snapshot_after = [
-            0 if s.request.snapshot_at is None else math.ceil(s.request.snapshot_at * s.steps) for s in starts
-        ]
+        self._snapshot_after = [j.snapshot_after for j in jobs]
         self._snapshot_steps = set(self._snapshot_after) - {0}
         self.snapshots: dict[int, torch.Tensor] = {}
         self._moments: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -108,47 +121,17 @@ class StackedDescent:
                 self.snapshots[job] = self.parameters[job].clone()
 
     def _adam(self, moving: torch.Tensor, gradient: torch.Tensor, mean: torch.Tensor, square: torch.Tensor) -> None:
-        """As `clients.steps.Adam`."""
+        """As `clients.training.Adam`."""
         mean.lerp_(gradient, 1 - 0.9)
         square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
         root = (square / (1 - 0.999**self._steps)).sqrt_().add_(1e-8)
         moving.sub_(self._rate[: len(moving)] / (1 - 0.9**self._steps) * mean / root)
 
 
-# ---- What a client sends after local training that the engine did for it.
-
-
-def update(
-    request: TrainRequest, client: Client, at: Parameters, shift: FloatArray | None, trained: Trained | None
-) -> Update:
-    """As the client itself makes it."""
-    if trained is None:
-        raise InputError(f"update of client {client.name!r}", "must have been trained", "nothing")
-    entropy = entropy_for(client, UPDATES, request.round)
+def update(request: TrainRequest, client: Client, at: Parameters, shift: FloatArray | None, trained: Trained) -> Update:
+    """What a client sends after local training that the engine did for it."""
+    entropy = client.entropy(UPDATES, request.round)
     return UpdatesChannel().message(request, client, at, shift, trained, entropy)
-
-
-# ---- Local training of many clients of many runs as one batched program.
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """One client's local training in one round."""
-
-    request: TrainRequest
-    start: FloatArray
-    shift: FloatArray | None
-    data: TrainingData
-    pool: Pool
-    offset: int
-    network: Network
-    order: Order
-    key: tuple[Any, ...]  # equal for jobs that one program can do
-
-    @property
-    def rows(self) -> int:
-        """Records that a step looks at."""
-        return int(self.order.positions.shape[1])
 
 
 def train_stack(jobs: Sequence[TrainJob], rule: Rule | None) -> list[Trained]:
@@ -157,7 +140,7 @@ def train_stack(jobs: Sequence[TrainJob], rule: Rule | None) -> list[Trained]:
     pool, network, task, kind = first.pool, first.network, first.data.task, first.data.cells.notion.score
     dtype = pool.rows.dtype
     schedule = Schedule.of([j.order for j in jobs], [j.offset for j in jobs], dtype)
-    descent = StackedDescent([Start(j.request, j.start, j.shift, j.order.steps) for j in jobs], dtype)
+    descent = StackedDescent(jobs, dtype)
     loss_weights = _loss_weights(jobs, dtype)
     for step, active in enumerate(schedule.active):
         index = schedule.index[step, :active]

@@ -20,10 +20,10 @@ from accountant.empirical import (
     at_most,
     distinguish,
     epsilon_from_rates,
+    gaussian_separation,
     implied_factor,
     rates_p_value,
 )
-from accountant.empirical.two_worlds import gaussian_separation
 from accountant.errors import InputError
 from accountant.events import (
     Composed,

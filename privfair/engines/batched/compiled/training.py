@@ -1,4 +1,7 @@
-"""The slopes of losses and penalties of one minibatch, compiled; the formulas are those of `tasks` and `rules`."""
+"""Local training, compiled: slopes of losses and penalties, small perceptrons, plain steps and DP-SGD.
+
+The formulas are those of `batched.training` and `batched.objectives`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from privfair.engines.batched.compiled.witness import (
-    RULES,
-    TIE,
-    add_tracked,
-    add_tracked_alone,
-    backward_layer,
-    forward_layer,
-    sum_layer,
-)
+from privfair.engines.batched.compiled.witness import RULES, add_tracked, add_tracked_alone
+from privfair.fairness.tracking import SAME_SCORE
 from privfair.per_record import EXACTLY_AS_WRITTEN, backward_layer_alone, forward_layer_alone, recompiled, share_of
 
 
@@ -73,7 +69,7 @@ def add_own(pairs, strength, member, scores, score, count, pull):  # type: ignor
         y[place] = scores[order[place]]
     apart = True  # whether no two scores are one score
     for place in range(1, count):
-        apart &= y[place] - y[place - 1] > TIE * max(1.0, abs(y[place]), abs(y[place - 1]))
+        apart &= y[place] - y[place - 1] > SAME_SCORE * max(1.0, abs(y[place]), abs(y[place - 1]))
     for a, b in pairs:
         first, second = member[a, :count].sum(), member[b, :count].sum()
         if not (first > 0 and second > 0):
@@ -93,10 +89,10 @@ def add_own(pairs, strength, member, scores, score, count, pull):  # type: ignor
             continue
         near = far = 0  # how many samples' lower and upper ends have been passed
         for place in range(count):
-            while near < count and _end(y[near], -TIE) < y[place]:
+            while near < count and _end(y[near], -SAME_SCORE) < y[place]:
                 passed += weights[near]
                 near += 1
-            while far < count and _end(y[far], TIE) < y[place]:
+            while far < count and _end(y[far], SAME_SCORE) < y[place]:
                 passed += weights[far]
                 far += 1
             pull[order[place]] += scale * weights[place] * (total - passed) * score[order[place]]
@@ -148,8 +144,50 @@ def _end(y, reach):  # type: ignore[no-untyped-def]
     return y + reach * max(1.0, abs(y))
 
 
-# ---- Local training of several clients, one after the other, compiled: see `training` for what it computes.
+# ---- Forward and backward passes of small perceptrons, compiled; one model and one minibatch at a time.
+#
+# A step of such a model is microseconds of arithmetic, and every library call around it costs as much. Here a whole
+# local training is one call, and all it touches stays in the cache; products of matrices are BLAS's, which compiled
+# code calls directly. A layer is a matrix (units, records), so that the innermost loops are long whatever the widths
+# are; sums over records are quicker with the input as (records, features), so it is held in both ways. Layers
+# in which each record is computed by itself, for DP-SGD, are in `per_record`.
 
+
+@njit(**RULES)
+def forward_layer(weights, bias, given, out, rectify):  # type: ignore[no-untyped-def]
+    """out[k, i] = bias[k] + Σ_j weights[k, j]·given[j, i], not below 0 where `rectify`."""
+    np.dot(weights, given, out)
+    zero = out.dtype.type(0)
+    for k in range(len(out)):
+        row, b = out[k], bias[k]
+        if rectify:
+            for i in range(len(row)):
+                value = row[i] + b
+                row[i] = value if not value < zero else zero  # NaN stays
+        else:
+            for i in range(len(row)):
+                row[i] += b
+
+
+@njit(**RULES)
+def backward_layer(weights, given, arriving, leaving):  # type: ignore[no-untyped-def]
+    """leaving[j, i] = Σ_k weights[k, j]·arriving[k, i] where given[j, i] > 0, else 0."""
+    np.dot(weights.T, arriving, leaving)
+    values, active = leaving.reshape(-1), given.reshape(-1)
+    zero = leaving.dtype.type(0)
+    for i in range(len(values)):
+        values[i] = values[i] if active[i] > zero else zero
+
+
+@njit(**RULES)
+def sum_layer(arriving, given, weights, bias):  # type: ignore[no-untyped-def]
+    """weights[k, j] = Σ_i arriving[k, i]·given[i, j] and bias[k] = Σ_i arriving[k, i]; `given` is (records, inputs)."""
+    np.dot(arriving, given, weights)
+    for k in range(len(bias)):
+        bias[k] = arriving[k].sum()
+
+
+# ---- Local training of several clients, one after the other.
 
 TASK, TRACKED, OWN = 0, 1, 2  # what is added to the task loss
 
@@ -205,7 +243,7 @@ def starts(widths):  # type: ignore[no-untyped-def]
 
 @njit(**RULES)
 def layer(buffer, before, level, count):  # type: ignore[no-untyped-def]
-    """The matrix (units, records) of a layer, for so many records; layers lie one after the other."""
+    """The matrix (units, records) of a layer, for `count` records; layers follow each other."""
     width = before[level + 1] - before[level]
     first = before[level] * count
     return buffer[first : first + width * count].reshape(width, count)
@@ -352,7 +390,7 @@ def train_jobs(records, widths, outcome, steps, work, goal, witness, ends, snaps
 # ---- DP-SGD of one client, compiled; `clients.dp_sgd` with Opacus is the reference.
 #
 # A record's clipped gradient depends on that record and the parameters alone, to the last bit, and sums of them are
-# exact: see `record_arithmetic`.
+# exact: see `per_record`.
 
 
 @njit(**RULES)

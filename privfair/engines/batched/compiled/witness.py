@@ -1,8 +1,7 @@
-"""Derivatives of kernel sums Σ_j w_j κ(z, y_j) in z, for many samples at once.
+"""The slopes of tracked penalties, compiled: step functions for the energy kernel, sorted sums, tables.
 
-Where a kernel has a kink, a sample that is (nearly) at z counts with the mean of its two one-sided derivatives: for the
-energy kernel, 0. Scores nearer than `TIE` are one score: the same record gives scores that differ in the last bit, by
-the order in which products are added, and rounding must not decide on which side of itself a record is.
+The formulas are those of `kernels.sorted_sums` and `kernels.tables`; the energy kernel, whose sum is a step function,
+has a quicker way of its own.
 """
 
 from __future__ import annotations
@@ -11,108 +10,22 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from privfair.fairness.tracking import Curve, SharedScores, TrackedPenalty
+from privfair.fairness.tracking import SAME_SCORE, Curve, SharedScores, TrackedPenalty
 from privfair.kernels.sorted_sums import SortedSums
 from privfair.kernels.tables import ScoreTable
 from privfair.per_record import recompiled
 from privfair.util import FloatArray
 
-TIE = 1e-6  # relative to the larger of 1 and the sample
-
-
-class EnergySums:
-    """z ↦ Σ_j w_j·(−½ sign(z − y_j)): the derivative for the energy kernel, one row of samples for each job.
-
-    With every sample at two places, y ± tie, and half its weight at each, the sum is a step function without ties:
-    one search, one look-up.
-    """
-
-    def __init__(self, samples: torch.Tensor, weights: torch.Tensor) -> None:
-        """(jobs, M) each; a sample that does not count has weight 0."""
-        reach = TIE * samples.abs().clamp(min=1.0)
-        places, order = torch.cat([samples - reach, samples + reach], dim=1).sort(dim=1)
-        running = torch.cat([weights, weights], dim=1).gather(1, order).cumsum(dim=1)
-        self._places = places
-        self._values = torch.cat([torch.zeros_like(running[:, :1]), running], dim=1)
-        self._values = (weights.sum(dim=1, keepdim=True) - self._values).mul_(0.5)
-
-    def at(self, z: torch.Tensor) -> torch.Tensor:
-        """At each z of the first len(z) jobs, (jobs, b)."""
-        jobs = len(z)
-        below = torch.searchsorted(self._places[:jobs], z)
-        return self._values[:jobs].gather(1, below)
-
-
-def padded(arrays: Sequence[FloatArray], dtype: torch.dtype, fill: float = 0.0) -> torch.Tensor:
-    """The arrays as rows of one tensor, filled up at the end."""
-    result = np.full((len(arrays), max(1, *(a.size for a in arrays))), fill)
-    for row, array in zip(result, arrays, strict=True):
-        row[: array.size] = array
-    return torch.from_numpy(result).to(dtype)
-
-
-# ---- Forward and backward passes of small perceptrons, compiled; one model and one minibatch at a time.
-#
-# A step of such a model is microseconds of arithmetic, and every library call around it costs as much. Here a whole
-# local training is one call, and all it touches stays in the cache; products of matrices are BLAS's, which compiled
-# code calls directly. A layer is a matrix (units, records), so that the innermost loops are long whatever the widths
-# are; sums over records are quicker with the input as (records, features), so it is held in both ways. Sums may be
-# taken in any order ("reassoc"), but NaN and infinity stay what they are. Layers in which each record is computed by
-# itself, for DP-SGD, are in `record_arithmetic`.
-
-
+# sums may be taken in any order ("reassoc"), but NaN and infinity stay what they are
 RULES: dict[str, Any] = {
     "nogil": True,
     "cache": True,
     "error_model": "numpy",
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
 }
-
-
-@njit(**RULES)
-def forward_layer(weights, bias, given, out, rectify):  # type: ignore[no-untyped-def]
-    """out[k, i] = bias[k] + Σ_j weights[k, j]·given[j, i], not below 0 where `rectify`."""
-    np.dot(weights, given, out)
-    zero = out.dtype.type(0)
-    for k in range(len(out)):
-        row, b = out[k], bias[k]
-        if rectify:
-            for i in range(len(row)):
-                value = row[i] + b
-                row[i] = value if not value < zero else zero  # NaN stays
-        else:
-            for i in range(len(row)):
-                row[i] += b
-
-
-@njit(**RULES)
-def backward_layer(weights, given, arriving, leaving):  # type: ignore[no-untyped-def]
-    """leaving[j, i] = Σ_k weights[k, j]·arriving[k, i] where given[j, i] > 0, else 0."""
-    np.dot(weights.T, arriving, leaving)
-    values, active = leaving.reshape(-1), given.reshape(-1)
-    zero = leaving.dtype.type(0)
-    for i in range(len(values)):
-        values[i] = values[i] if active[i] > zero else zero
-
-
-@njit(**RULES)
-def sum_layer(arriving, given, weights, bias):  # type: ignore[no-untyped-def]
-    """weights[k, j] = Σ_i arriving[k, i]·given[i, j] and bias[k] = Σ_i arriving[k, i]; `given` is (records, inputs)."""
-    np.dot(arriving, given, weights)
-    for k in range(len(bias)):
-        bias[k] = arriving[k].sum()
-
-
-# ---- The slopes of tracked penalties, compiled: step functions for the energy kernel, sorted sums, tables.
-#
-# The formulas are those of `kernels.sorted_sums` and `kernels.tables`; the energy kernel, whose sum is a step function,
-# has a quicker way of its own.
-
-
 BUCKETS = 512
 
 
@@ -139,8 +52,8 @@ class Witness(NamedTuple):
     """The derivatives of tracked penalties: for each penalty and embedding a step function, sorted sums, tables.
 
     `steps`: first place, number of places, first value; there is one more value than places. The way to the right
-    place is short: the range of the places (`ranges`: low, buckets to a unit) is cut into buckets, and `starts` tells
-    how many places there are before each. `tables`: first and end; each has a line in `cells` (first cell, number of
+    place is short: the range of the places (`ranges`: low, buckets to a unit) is cut into buckets, and `starts` has
+    the number of places before each. `tables`: first and end; each has a line in `cells` (first cell, number of
     cells) and in `spans` (where it begins, cells to a unit), and a cell is a polynomial in the place within it,
     −1 … 1.
     """
@@ -343,11 +256,11 @@ def packed_witness(tracked: Sequence[TrackedPenalty], cells: int, dtype: np.dtyp
 
 
 def _step_function(penalty: TrackedPenalty, e: int) -> tuple[FloatArray, FloatArray]:
-    """As `slopes.EnergySums`: every sample at two places, y ± tie, with half its weight at each."""
+    """As `EnergySums`: every sample at two places, y ± tie, with half its weight at each."""
     factors, shared = penalty.factors[e], penalty.scores
     y = np.concatenate([shared.scores[c] for c in factors])
     w = np.concatenate([f * shared.weights[c] for c, f in factors.items()])
-    reach = TIE * np.maximum(np.abs(y), 1.0)
+    reach = SAME_SCORE * np.maximum(np.abs(y), 1.0)
     places = np.concatenate([y - reach, y + reach])
     order = np.argsort(places, kind="stable")
     running = np.concatenate([[0.0], np.cumsum(np.concatenate([w, w])[order])])

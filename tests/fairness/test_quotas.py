@@ -1,18 +1,13 @@
-"""Quotas of shared scores, and the generalisation bound."""
+"""Quotas of shared scores."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accountant.errors import InputError
-from privfair.fairness.generalization import generalization_bound
 from privfair.fairness.tracking import largest_remainder_quotas, random_quotas
-from privfair.kernels import EnergyKernel, GaussianKernel
 
 COUNTS = st.lists(st.lists(st.integers(0, 50), min_size=2, max_size=2), min_size=1, max_size=12).map(np.array)
 
@@ -46,25 +41,3 @@ def test_random_quotas_are_proportional_on_average() -> None:
     share = counts[:, 0] / 200
     error = np.sqrt(20 * share * (1 - share) * (180 / 199) / 4000)
     assert np.all(np.abs(draws.mean(axis=0) - 20 * share) <= 5 * error)
-
-
-def test_bound_by_hand() -> None:
-    """V = 11, N = 2000, N₁ = 900, δ = 0.05, energy kernel (α = 1)."""
-
-    def slack(n: int) -> float:
-        return math.sqrt((11 * (math.log(2 * n / 11) + 1) - math.log(0.05 / 12)) / n)
-
-    bound = generalization_bound(
-        records=2000, records_in_group_1=900, vc_dimension=11, delta=0.05, kernel=EnergyKernel()
-    )
-    assert bound.accuracy_slack == pytest.approx(slack(2000))
-    assert bound.mmd_slack == pytest.approx(slack(900) + slack(1100))
-    wide = generalization_bound(
-        records=2000, records_in_group_1=900, vc_dimension=11, delta=0.05, kernel=GaussianKernel(0.3)
-    )
-    assert wide.mmd_slack / bound.mmd_slack == pytest.approx(math.sqrt(2 * (1 - math.exp(-0.5 / 0.09))))
-
-
-def test_bound_refuses_small_groups() -> None:
-    with pytest.raises(InputError, match="above the VC dimension 11"):
-        generalization_bound(records=100, records_in_group_1=5, vc_dimension=11, delta=0.05, kernel=EnergyKernel())
