@@ -5,9 +5,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privfair.api import Result, load, train
+    from privfair.api import Result, train
     from privfair.config import Config
-    from privfair.runs.folder import TrainedModel
+    from privfair.runs.folder import TrainedModel, load
 
 __version__ = version("privfair")
 __all__ = ["Config", "Result", "TrainedModel", "load", "train"]
@@ -16,7 +16,7 @@ _HOME = {  # where each name lives; not imported before it is needed, because to
     "Config": "privfair.config",
     "Result": "privfair.api",
     "TrainedModel": "privfair.runs.folder",
-    "load": "privfair.api",
+    "load": "privfair.runs.folder",
     "train": "privfair.api",
 }
 

@@ -13,28 +13,29 @@ import torch
 
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.datasets.columns import Encoder
 from privfair.datasets.records import Federation
 from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion
 from privfair.federated.exchange import Unfinished
-from privfair.models import TaskKind, build_module, torch_type
+from privfair.models import TaskKind
 from privfair.runs.assembly import Credentials, Simulation, build
-from privfair.runs.folder import RunDirectory, TrainedModel, readable
+from privfair.runs.folder import RunDirectory, TrainedModel, load
 from privfair.runs.loop import Planned, Report, RunOutcome, run
 from privfair.runs.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["Result", "default_directory", "load", "train"]
+
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave. Accuracy and unfairness are on the pooled test records of all clients.
+    """The result of a run. Accuracy and unfairness are on the pooled test records of all clients.
 
-    They are exact, except for data that have a budget: there they come from released noisy counts, or are None. By
+    They are exact, except for data with a budget: there they come from released noisy counts, or are None. For each
     notion, unfairness is the largest gap over all sensitive attributes; `metrics["unfairness_of"]` names the attribute
-    that it is of, and `metrics["by_attribute"]` has the gaps of each.
+    with that gap, and `metrics["by_attribute"]` has the gaps of each.
     """
 
     accuracy: float | None
@@ -68,7 +69,7 @@ def train(
 
     `config` is a TOML file, nested tables or a `Config`; sections can be given by name as well:
     `train(data={"name": "compas"}, fairness={"lambda": 0.5})`. With `out` (or `run.out`) the run is kept on disk with a
-    checkpoint after every round, and `resume` continues one: bit for bit what an uninterrupted run would have given.
+    checkpoint after every round, and `resume` continues one with the same result, bit for bit, as without a break.
     `dataset` trains on data of your own making instead of a registered dataset, and `notion` with a fairness notion of
     your own (`privfair.fairness.notions`): any score and any conditioning sets. To resume such a run give them again.
     `report` is called with every line of the history, `planned` with the plan of a private run before it trains.
@@ -109,7 +110,7 @@ def train(
 def _engine(
     simulation: Simulation,
 ) -> Callable[[Simulation, RunDirectory | None, Report | None, Planned | None], RunOutcome]:
-    """Who carries the run out."""
+    """The function that runs the rounds."""
     if simulation.config.run.engine in ("flower", "flower-simulation"):
         try:
             from privfair.deployment.flower.trial import run_trial
@@ -129,7 +130,7 @@ def _has_begun(directory: RunDirectory, simulation: Simulation) -> bool:
 
 
 def _reopened(directory: RunDirectory, dataset: Federation | None, notion: Notion | None) -> Simulation:
-    """The setting of a run that was interrupted: under the same name in the ledger, with the same keys."""
+    """The simulation of an interrupted run: under the same name in the ledger, with the same keys."""
     known = directory.read_identity()
     simulation = build(directory.read_config(), dataset, notion, None if known is None else Credentials(*known))
     if known is None:
@@ -142,29 +143,8 @@ def _keep_identity(directory: RunDirectory, simulation: Simulation) -> None:
     directory.write_identity(credentials.run, credentials.keys, credentials.ledger_id)
 
 
-def load(path: str | Path) -> TrainedModel:
-    """The model of a finished run: `load(run).predict(X)`."""
-    directory = RunDirectory.open(Path(path))
-    config, metrics, weights = directory.read_config(), directory.read_metrics(), directory.read_model()
-    about = metrics["model"]
-    with readable(directory.path / "metrics.json", KeyError, TypeError):
-        features, (low, high) = tuple(about["features"]), about["range"]
-        task = TaskKind(about["task"], low, high)
-        encoder = Encoder.from_json(about["encoder"]) if about["encoder"] else None
-    dtype = torch_type(config.run.dtype)
-    module = build_module(config.model.name, len(features), config.model.hidden, config.run.seed, dtype)
-    try:
-        module.load_state_dict(weights)
-    except RuntimeError:
-        expected = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
-        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items())
-        rule = f"must be of the model that config.toml describes ({expected})"
-        raise InputError("model.safetensors", rule, found) from None
-    return TrainedModel(module, features, task, encoder)
-
-
 def default_directory(config: Config) -> Path:
-    """A new name under runs/ that tells dataset, method and time."""
+    """A new name under runs/ with dataset, method and time."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{config.data.name}-{config.federation.method}-{stamp}"
 
@@ -184,7 +164,7 @@ def _resolve(config: Any, sections: Mapping[str, Any]) -> Config:
 
 
 def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
-    """Final figures, and the files of the run."""
+    """The result with final figures; writes the files of the run."""
     simulation = outcome.simulation
     schema, module = simulation.federation.schema, simulation.model.module
     metrics = summarise(outcome, str(directory.path) if directory else None)

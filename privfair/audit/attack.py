@@ -1,4 +1,4 @@
-"""What every attack promises, the clients it asks, and how its claim is read from the ledger."""
+"""What every attack has: two worlds of clients that it asks, and a claim that is read from the ledger."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Claimed:
     event: Event
     epsilon: float
     others: Mapping[str, Claimed] = field(default_factory=dict)
-    """What is claimed instead against adversaries that are named here: who has less noise to see through."""
+    """What is claimed instead against the adversaries named here, who have less noise to see through."""
 
     def against(self, adversary: str) -> Claimed:
         """The claim that holds for this adversary."""
@@ -46,12 +46,12 @@ class Attack(Protocol):
     channel: ClassVar[str]
     about: ClassVar[str]
     """What is compared, in a sentence for people."""
-    fewest: ClassVar[int]
+    fewest: ClassVar[int] = 80
     """Trials of each dataset, however little time there is."""
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
-        """Why there is nothing to attack here, in a run of this plan; None where there is."""
+        """Why a run of this plan has nothing to attack here; None if it has."""
         ...
 
     def __init__(self, subject: Subject) -> None:
@@ -60,25 +60,25 @@ class Attack(Protocol):
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Which of a trial's numbers each adversary has, by the adversary's name."""
+        """The columns of a trial's numbers that each adversary sees, by the adversary's name."""
         ...
 
     @property
     def clients(self) -> Sequence[str]:
-        """Who is attacked: each client by itself, all in the same trial."""
+        """The attacked clients: each by itself, all in the same trial."""
         ...
 
     def claim(self) -> Claimed:
-        """What everything that a trial releases costs, by the ledger; written by the desk, for the same requests.
+        """The cost of everything that a trial releases, from the ledger rows of the same requests.
 
-        One claim for all adversaries, but for those that it names.
+        It is one claim for all adversaries except those that it names.
         """
         ...
 
     def trial(self, present: Coins) -> FloatArray:
         """Fresh releases of every client with or without its record, as (clients, numbers).
 
-        Numbers are larger where the record seems to be there, or smaller: the test finds out.
+        Numbers are larger if the record seems present, or smaller: the test finds out which.
         """
         ...
 
@@ -90,12 +90,12 @@ class Attack(Protocol):
 class Worlds:
     """The plan's clients twice, with the attacked record and without it, behind the configured engine.
 
-    Where there are several clients, one more, the bystander, never has the record: whoever sees both messages can take
-    the bystander's off, which helps only where two clients have the same noise.
+    With several clients, one more, the bystander, never has the record. Subtracting its message from an attacked
+    client's helps only if two clients have the same noise.
     """
 
     def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, helpers: int = 0) -> None:
-        """The data of every attacked client in either case; names are the plan's. `helpers`: more without records."""
+        """The data of every attacked client in either world. `helpers`: so many more clients without records."""
         self.names = subject.clients
         count = len(self.names)
         holders = [ClientData(client, present.train, present.test) for client in self.names]
@@ -113,7 +113,7 @@ class Worlds:
         self._backend = backend_of(self.simulation, [*having[:count], *lacking, *having[count : len(holders)]])
 
     def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R | None]:
-        """Every client's reply, with its record where its coin says so; and the bystander's, if there is one."""
+        """Every client's reply, with its record if its coin says so; and the bystander's, if there is one."""
         count = len(self.names)
         members = [k if there else count + k for k, there in enumerate(coins)]
         replies: list[Any] = self._backend.exchange([*members, *self._bystander], lambda _: request)
@@ -123,13 +123,28 @@ class Worlds:
         return replies[:count], replies[count] if self._bystander else None
 
     def claim(self, requests: Sequence[Request], cells: Sequence[int]) -> Claimed:
-        """What the first client's ledger says of these requests, for a record of these cells."""
+        """The cost of these requests to the first client, for a record of these cells."""
         asked(self.simulation, requests)
         return claimed(self.simulation, cells)
 
     def close(self) -> None:
         """Close the ledger."""
         self.simulation.close()
+
+
+class WorldsAttack(Attack):
+    """An attack on all clients of the plan, each in two worlds; subclasses set `_worlds`."""
+
+    _worlds: Worlds
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """All clients of the plan."""
+        return self._worlds.names
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self._worlds.close()
 
 
 def planned(subject: Subject, simulation: Simulation, channel: str, number: int | None = 0, client: int = -1) -> Any:
@@ -149,7 +164,7 @@ def cells_of(client: Client, row: int = -1) -> list[int]:
 
 
 def asked(simulation: Simulation, requests: Sequence[Request]) -> None:
-    """Have the first client answer these requests at its desk, so that they are in the ledger."""
+    """Have the first client answer these requests through the ledger gateway, so that they are in the ledger."""
     for request in requests:
         simulation.backend.exchange([0], lambda _, one=request: one)  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""The audit: every attack that applies, within a number of trials and a time, at one confidence for all together."""
+"""The audit: every attack that applies, within given trials and minutes, at one confidence for all together."""
 
 from __future__ import annotations
 
@@ -50,11 +50,10 @@ Report = Callable[[str, int, int], None]  # channel, trials so far, trials in al
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried: releases of each of the two datasets, and minutes in all; whichever ends first.
+    """How much is tried: releases of each of the two datasets, and minutes in all, whichever ends first.
 
     Every attack has at least 80 trials of each, however few the minutes (`holder` 40, `canaries` 30 runs). With several
-    clients, all of them are attacked in every trial. `confidence`: what is left of 1 is the probability of a false
-    alarm of the whole audit.
+    clients, all are attacked in every trial. 1 − `confidence` is the probability of a false alarm of the whole audit.
     """
 
     trials: int = 2000
@@ -62,7 +61,7 @@ class Effort:
     confidence: float = 0.999
 
     def __post_init__(self) -> None:
-        """Refuse what shows nothing."""
+        """Raise if the effort is too small to show anything."""
         if self.trials < 2 * FEWEST:
             raise InputError("trials", f"must be at least {2 * FEWEST}", self.trials, "Fewer show nothing.")
         if not self.minutes > 0:
@@ -76,8 +75,8 @@ def audit(
 ) -> Findings:
     """What the attacks on these channels (default: all) show.
 
-    The probability of a false alarm is shared by all adversaries: all lower bounds hold together, with the confidence
-    that is asked for.
+    All adversaries share the probability of a false alarm: all lower bounds hold together with the confidence asked
+    for.
     """
     effort, started = effort or Effort(), time.perf_counter()
     unknown = [name for name in channels if name not in CHANNELS]
@@ -110,12 +109,12 @@ def audit(
 
 
 def fresh_coins() -> np.random.Generator:
-    """What decides who has the record in a trial: nobody knows it beforehand."""
+    """Coins that decide who has the record in a trial; nobody can know them beforehand."""
     return np.random.default_rng(secrets.randbits(128))
 
 
 def _adversaries(channel: str, subject: Subject) -> int:
-    """How many a channel has."""
+    """The number of adversaries of a channel."""
     two = channel in (CanariesAttack.channel, WholeRunAttack.channel)
     return 2 if two or (channel == EmbeddingsAttack.channel and subject.release_plan.noise_is_shared) else 1
 
@@ -152,15 +151,15 @@ def _two_worlds(
     without, having = np.array(absent), np.array(present)  # (trials, clients, numbers)
     found = []
     for adversary, columns in attack.views.items():
-        reported, delta = claim.against(adversary), subject.config.privacy.delta
-        seen, p_value, worst = _judged(without[:, :, columns], having[:, :, columns], reported.event, delta, level)
+        against, delta = claim.against(adversary), subject.config.privacy.delta
+        seen, p_value, worst = _judged(without[:, :, columns], having[:, :, columns], against.event, delta, level)
         pooled = subject.colluding if adversary == POOLED else None
         found.append(
             Finding(
                 channel=attack.channel,
                 adversary=adversary,
                 about=attack.about,
-                upper=reported.epsilon,
+                upper=against.epsilon,
                 lower=seen.lower,
                 without_assumption=seen.without_assumption,
                 if_as_stated=seen.if_as_stated,

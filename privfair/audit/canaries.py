@@ -31,7 +31,7 @@ SHARES = (1.0, 0.5, 0.25, 0.125)  # of the canaries that are guessed; the attack
 
 @dataclass(frozen=True)
 class Guessed:
-    """One run: which canaries were in, and how much each seems to be."""
+    """One run: which canaries were in, and a score of how much each seems to be."""
 
     coins: NDArray[np.bool_]
     white: FloatArray
@@ -49,12 +49,10 @@ VIEWS = {"white": "white-box", "black": "black-box"}
 
 @dataclass(frozen=True)
 class OneRunResult:
-    """How many guesses were right over all counted runs, the ε that this refutes, and whether the curve allows it."""
+    """The ε that the guesses of all counted runs refute, and whether the trade-off curve allows them."""
 
-    runs: int
     canaries: int
     guesses: int
-    right: int
     epsilon: float
     p_value: float
     """How likely so many right guesses are at most under the claim's trade-off curve, of all tests together."""
@@ -78,12 +76,12 @@ class CanariesAttack:
     def __init__(self, subject: Subject) -> None:
         """The client with all canaries."""
         self._all = subject.records(FAR * np.eye(CANARIES))
-        self._setting = subject.simulation([only_trained(self._all)], "canaries")
-        self._training, self._work = private_training(subject, self._setting, STEP)
-        self._everyone = first_client(self._setting)
+        self._simulation = subject.simulation([only_trained(self._all)], "canaries")
+        self._training, self._work = private_training(subject, self._simulation, STEP)
+        self._everyone = first_client(self._simulation)
         self._rounds = subject.trainings
         start = self._everyone.model.parameters()
-        some = twin(self._setting, self._all.take(np.arange(16)))
+        some = twin(self._simulation, self._all.take(np.arange(16)))
         self._start = loud_parameters(some, Task(), self._work.max_grad_norm).astype(start.dtype)
         self._cells = [int(c) for c in np.flatnonzero(self._everyone.data.membership[0])]
 
@@ -93,13 +91,13 @@ class CanariesAttack:
 
     def claim(self) -> Claimed:
         """Of one run."""
-        asked(self._setting, [self._request(r, self._start) for r in range(self._rounds)])
-        return claimed(self._setting, self._cells)
+        asked(self._simulation, [self._request(r, self._start) for r in range(self._rounds)])
+        return claimed(self._simulation, self._cells)
 
     def run(self) -> Guessed:
         """One training run with fresh coins: every round starts where the one before ended."""
         coins = SystemEntropy().poisson_mask(CANARIES, 0.5)
-        backend = backend_of(self._setting, [twin(self._setting, self._all.take(coins))])
+        backend = backend_of(self._simulation, [twin(self._simulation, self._all.take(coins))])
         values, white = self._start, np.zeros(CANARIES)
         gradients = clipped_gradients(self._everyone, values, Task(), self._work.max_grad_norm)
         for number in range(self._rounds):
@@ -107,7 +105,7 @@ class CanariesAttack:
             (reply,) = backend.exchange([0], {0: request}.__getitem__)
             if not isinstance(reply, Update):
                 raise TypeError(type(reply).__name__)
-            moved = change(self._setting, reply)
+            moved = change(self._simulation, reply)
             white -= gradients @ moved
             values = (values + moved).astype(values.dtype)
         return Guessed(coins, white, -(self._losses(values) - self._losses(self._start)))
@@ -120,7 +118,7 @@ class CanariesAttack:
 
     def close(self) -> None:
         """Close the ledger."""
-        self._setting.close()
+        self._simulation.close()
 
 
 def one_run_result(runs: list[Guessed], view: str, claim: TradeOff, delta: float, level: float) -> OneRunResult:
@@ -145,10 +143,8 @@ def one_run_result(runs: list[Guessed], view: str, claim: TradeOff, delta: float
     ) * len(numbers)
     each = many_runs_p_value([(np.array(rights[g]) / g, one_run_accuracy(CANARIES, g, claim)) for g in numbers])
     return OneRunResult(
-        runs=counted,
         canaries=CANARIES * counted,
         guesses=guesses * counted,
-        right=sum(rights[guesses][spare:]),
         epsilon=refuted(guesses, slice(spare, None)),
         p_value=min(1.0, tests * min(together, each)),
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, cells_of, only_trained, planned
+from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject
 from privfair.audit.updates import loud_parameters
 from privfair.channels.counts import COUNTS
@@ -22,15 +22,13 @@ from privfair.util import FloatArray
 OTHERS = 20
 
 
-class _NoisyCounts:
+class _NoisyCounts(WorldsAttack):
     """Twenty records, or twenty-one: how likely are the noisy counts under each?
 
-    A trial's numbers: the log-likelihood ratio of all counts; their sum; the bystander's counts taken off; and, each by
-    itself, the other counts of the same message taken off the first that the record moves. The last ones say nothing
-    where every count has noise of its own.
+    A trial's numbers: the log-likelihood ratio of all counts; their sum; the difference from the bystander's counts;
+    and the differences between the first count that the record moves and each other count of the message, which say
+    nothing if every count has noise of its own.
     """
-
-    fewest: ClassVar[int] = 80
 
     def __init__(self, worlds: Worlds, request: Request, noise: CountNoise) -> None:
         self._worlds, self._request, self._noise = worlds, request, noise
@@ -48,13 +46,8 @@ class _NoisyCounts:
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """The server, which gets them."""
+        """The server, which receives them."""
         return {"server": tuple(range(3 + len(self._rest)))}
-
-    @property
-    def clients(self) -> Sequence[str]:
-        """All of the plan."""
-        return self._worlds.names
 
     def trial(self, present: Coins) -> FloatArray:
         """One message of every client."""
@@ -73,10 +66,6 @@ class _NoisyCounts:
     def _log(self, found: FloatArray, present: bool) -> FloatArray:
         distance = np.abs(found - self._exact[present]) / self._noise.scale
         return np.asarray(-distance if self._noise.kind == "laplace" else -0.5 * distance**2)
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self._worlds.close()
 
 
 class CountsAttack(_NoisyCounts):

@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, asked, cells_of, claimed, only_trained, planned
+from privfair.audit.attack import (
+    MOST_OTHERS,
+    Claimed,
+    Coins,
+    Worlds,
+    WorldsAttack,
+    asked,
+    cells_of,
+    claimed,
+    only_trained,
+    planned,
+)
 from privfair.audit.subject import FEATURES, Subject
 from privfair.channels.base import respond
 from privfair.channels.features import EMBEDDINGS
@@ -25,19 +36,18 @@ NEAR = 0.99  # the second model's vector is at least so long, over the longest
 OPENED, CLIENT, POOLED = "white-box", "client", "server and client"
 
 
-class EmbeddingsAttack:
+class EmbeddingsAttack(WorldsAttack):
     """A record whose vector ψ is as long as the features allow, or none; replaced: two with vectors furthest apart.
 
-    The server chooses the models: those under which the record has such a score, two of them in turn. Nobody else is in
-    the sums. All cells are asked for: the noise of those that are empty must be none of the record's. Where every
-    client adds all of the noise, the attacker opens the client's message. Where each adds a share there are two: a
-    client that opens the sum of the smallest cohort and takes off its own part; and the server with a client, who open
-    the message itself, against the ε of one share, and of the plan with one share.
+    The server chooses the models, two of them in turn, so that the record has such a score. Nobody else is in the sums.
+    All cells are requested: the noise of empty ones must be independent of the record's. If every client adds all of
+    the noise, the attacker opens the client's message. If noise is distributed there are two adversaries: a client that
+    opens the sum of the smallest cohort and subtracts its own part; and the server with a client, who open the message
+    itself, against the ε of one share, and of the plan with one share.
     """
 
     channel: ClassVar[str] = EMBEDDINGS
     about: ClassVar[str] = "the noisy sums of features of every client in all rounds, with and without one record"
-    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
@@ -48,7 +58,7 @@ class EmbeddingsAttack:
             return "not shared: scores are (predictions)"
         if subject.release_plan.embedding is None:
             return "not shared, or shared without noise: no ε is claimed"
-        return None if subject.target else "no group is large enough to be heard"
+        return None if subject.target else "no group is large enough to be shared"
 
     def __init__(self, subject: Subject) -> None:
         """Both clients, those that help to hide them, and the requests of all rounds."""
@@ -84,15 +94,10 @@ class EmbeddingsAttack:
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Who opens single messages; with noise in shares a client, and the server with a client."""
+        """Whoever opens single messages; with distributed noise a client, and the server with a client."""
         each = 5 + len(self._rest)
         mine, more = tuple(range(each)), tuple(range(each, 2 * each))
         return {CLIENT: mine, POOLED: more} if self._helpers else {OPENED: mine}
-
-    @property
-    def clients(self) -> Sequence[str]:
-        """All of the plan; one, where noise comes in shares."""
-        return self._worlds.names
 
     def claim(self) -> Claimed:
         """Of all rounds; for server and client together, that of one share."""
@@ -132,7 +137,7 @@ class EmbeddingsAttack:
     def _sum(self, own: bytes, request: Any) -> tuple[bytes, FloatArray]:
         """The sum of the smallest cohort, and the part in it of the client who opens it.
 
-        The others were left out of the cells by public rule, and add nothing but their shares of the noise.
+        A public rule leaves the others out of the cells, so they add only their shares of the noise.
         """
         algorithm = self._worlds.simulation.server.algorithm
         if not isinstance(algorithm, EmbeddingTracking) or algorithm.adder is None:
@@ -158,13 +163,9 @@ class EmbeddingsAttack:
         against = [float((blocks[self._cells[0]] - blocks[c]) @ direction) for c in self._rest]
         return [sum(along), along[0], float(length), differ, along[0] - float(beside @ self._directions[0]), *against]
 
-    def close(self) -> None:
-        """Close the ledger."""
-        self._worlds.close()
-
 
 def _alone(subject: Subject) -> Subject:
-    """With one client where noise comes in shares: every trial asks the whole cohort."""
+    """With one client if noise is distributed, because every trial asks the whole cohort."""
     return subject if subject.cohort == 1 else replace(subject, clients=subject.clients[:1])
 
 

@@ -1,4 +1,4 @@
-"""What an audit found: bounds from below beside claims from above, in numbers and in words."""
+"""The findings of an audit: lower bounds on ε beside the claims, in numbers and in words."""
 
 from __future__ import annotations
 

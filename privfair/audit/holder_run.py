@@ -66,7 +66,7 @@ class OneHolder:
 class HolderAttack(WholeRunAttack):
     """One round of the plan between a real server and a real data holder with a folder and a ledger of its own.
 
-    What differs from a simulation is everything between request and answer: terms, memory, session, desk, messages.
+    It differs from a simulation in everything between request and reply: release plan, state, ledger, messages.
     """
 
     channel: ClassVar[str] = "holder"
@@ -105,7 +105,7 @@ class HolderAttack(WholeRunAttack):
         """Of a run in the holder's own ledger."""
         self._played(True)
         delta, planner = self._subject.config.privacy.delta, self._planner
-        labels = cell_labels(self._setting.cells, self._setting.federation.schema)
+        labels = cell_labels(self._simulation.cells, self._simulation.federation.schema)
         paid = {"", *(labels[cell] for cell in self._cells)}
         with not_remembered(), Ledger(self._ledger, create=False) as ledger:
             runs = [run for dataset in ledger.datasets() for run in ledger.runs(dataset.name)]
@@ -124,10 +124,10 @@ class HolderAttack(WholeRunAttack):
         if holder.spec.planner is None:
             raise ValueError("only private runs are attacked")
         self._planner = holder.spec.planner
-        self._setting.replica.restore(self._initial)
-        # sums are opened with the tags of one run only: that of the setting
-        run_name(folder / "server", config.scheme, beginning_of(self._setting.credentials.run))
-        link = OneHolder(holder, self._setting.replica)
+        self._simulation.replica.restore(self._initial)
+        # sums are opened with the tags of one run only: that of the simulation
+        run_name(folder / "server", config.scheme, beginning_of(self._simulation.credentials.run))
+        link = OneHolder(holder, self._simulation.replica)
         server_run(self._configured("server"), folder / "server", link).go()
         return link.seen
 

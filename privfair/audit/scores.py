@@ -1,14 +1,14 @@
-"""How likely a message of one noisy score is, with and without the attacked record."""
+"""Scores: is a record among those whose noisy scores a client shares?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, cells_of, only_trained, planned
+from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject, twin
 from privfair.channels.scores import PREDICTIONS
 from privfair.clients.client import Client
@@ -18,11 +18,12 @@ from privfair.mechanisms.score_release import ScoreNoise
 from privfair.util import FloatArray, stream
 
 TINY = 1e-300
+FAR = 50.0  # a feature large enough for scores at the ends of their range
 
 
 @dataclass(frozen=True)
 class OneScore:
-    """A message of length 1: what stands in it before the noise, with which probability.
+    """The distribution of a message of one score, before the noise.
 
     `others` records with one score are there in any case. Taken at rate γ each, a message has a pad if none is taken;
     the attacked record, if taken, is kept against b others with probability 1/(b + 1). Without a rate one of all
@@ -78,23 +79,16 @@ def worst_case(rate: float, noise: ScoreNoise) -> OneScore:
     return max((OneScore(n, rate) for n in sorted(numbers) if n <= 2000), key=lambda law: law.strength(noise))
 
 
-# ---- Predictions: is a record among those whose scores a client shares?
-
-
-FAR = 50.0  # a feature large enough for scores at the ends of their range
-
-
-class PredictionsAttack:
+class PredictionsAttack(WorldsAttack):
     """A record at one end of the range of scores, the others at the other end; the models change ends every round.
 
-    The attacker is the server: it chooses the models. The messages have one score each, so that no other score hides
-    the record's; what a message costs does not depend on its length. All cells are asked for: those in which nobody is
-    have padding, or nobody's scores, whose noise must be none of the record's.
+    The attacker is the server, which chooses the models. Messages have one score each, so that no other score hides the
+    record's; the cost of a message does not depend on its length. All cells are requested: empty ones hold padding,
+    whose noise must be independent of the record's.
     """
 
     channel: ClassVar[str] = PREDICTIONS
     about: ClassVar[str] = "the noisy scores of every client in all rounds, with and without one record"
-    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
@@ -105,7 +99,7 @@ class PredictionsAttack:
             return "not shared: sums of their features are (embeddings)"
         if subject.release_plan.sharing is None:
             return "not shared, or shared without noise: no ε is claimed"
-        return None if subject.target else "no group is large enough to be heard"
+        return None if subject.target else "no group is large enough to be shared"
 
     def __init__(self, subject: Subject) -> None:
         """Both clients, and the requests of all rounds."""
@@ -141,13 +135,8 @@ class PredictionsAttack:
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """The server, which gets them and chooses the models."""
+        """The server, which receives them and chooses the models."""
         return {"server": tuple(range(5 + len(self._rest)))}
-
-    @property
-    def clients(self) -> Sequence[str]:
-        """All of the plan."""
-        return self._worlds.names
 
     def claim(self) -> Claimed:
         """Of all rounds."""
@@ -174,10 +163,6 @@ class PredictionsAttack:
 
     def _first(self, reply: Scores) -> float:
         return _mean(reply.cells[self._cells[0]])
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self._worlds.close()
 
 
 def _mean(scores: FloatArray) -> float:

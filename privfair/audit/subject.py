@@ -1,7 +1,7 @@
-"""What is audited: the plan of a run (noise, rates, rounds), carried over to made-up records.
+"""What is audited: the plan of a run (noise, rates, rounds), applied to made-up records.
 
-The real records are never attacked. Their schema and the terms that were planned for them are taken; the records
-themselves are replaced by neighbours that are as far apart as the schema allows.
+The real records are never attacked. The audit uses their schema and release plan; the records themselves are replaced
+by neighbours that are as far apart as the schema allows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from accountant.ledger.machine_state import not_remembered
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
-from privfair.datasets.registry import load as load_dataset
+from privfair.datasets.registry import load_configured
 from privfair.engines.local import InProcess
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import begin
@@ -28,6 +28,7 @@ from privfair.privacy.run_ledger import budget_at_hand, require_its_budget
 from privfair.privacy.statement import with_collusion
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory
+from privfair.runs.planned import NOISE_KEYS, noise_of
 from privfair.util import FloatArray
 
 FEATURES = 8
@@ -35,12 +36,12 @@ _KEPT = (
     *("delta", "target_method", "counts", "predictions", "updates", "evaluation", "max_grad_norm", "max_update_norm"),
     *("score_range", "kernel_correction", "min_count"),
 )
-MOST_CLIENTS = 40  # are attacked: the first so many of a larger plan
+MOST_CLIENTS = 40  # of a larger plan, only the first so many are attacked
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Of which label and groups the attacked record is: those that pay most."""
+    """Label and groups of the attacked record: those with the highest cost."""
 
     label: float
     groups: tuple[int, ...]
@@ -57,9 +58,9 @@ class Subject:
     trainings: int  # rounds in which the busiest client trains
     folder: Path  # for ledgers of its own
     target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate, or whose sums are
-    cohort: int = 1  # no sum of fewer clients' vectors is opened
-    colluding: float | None = None  # ε of the plan against server and one client; None: the same, noise is whole
-    clients: tuple[str, ...] = ("target",)  # the plan's, each of which is attacked
+    cohort: int = 1  # the fewest clients whose vectors are summed
+    colluding: float | None = None  # ε of the plan against server and one client; None if noise is not distributed
+    clients: tuple[str, ...] = ("target",)  # the plan's; each is attacked
 
     @property
     def rounds(self) -> int:
@@ -68,7 +69,7 @@ class Subject:
 
     @property
     def adjacency(self) -> Adjacency:
-        """Whether a record is there or not, or which of two it is."""
+        """Whether neighbours differ by a record's presence, or by which of two records it is."""
         return Adjacency.REPLACE_ONE if self.config.privacy.counts == "public" else Adjacency.ADD_OR_REMOVE
 
     @property
@@ -100,7 +101,7 @@ class Subject:
 
 
 def twin(simulation: Simulation, train: Records, index: int = 0, test: Records | None = None) -> Client:
-    """One of the setting's clients with other records: the same model, the same source of noise."""
+    """One of the simulation's clients with other records: the same model, the same source of noise."""
     own = all_clients(simulation)[index]
     data = ClientData(own.name, train, train.take([]) if test is None else test)
     schema = simulation.federation.schema
@@ -118,17 +119,17 @@ def twin(simulation: Simulation, train: Records, index: int = 0, test: Records |
 
 
 def first_client(simulation: Simulation) -> Client:
-    """The attacked client of a setting."""
+    """The attacked client of a simulation."""
     return all_clients(simulation)[0]
 
 
 def all_clients(simulation: Simulation) -> list[Client]:
-    """The clients of a setting."""
+    """The clients of a simulation."""
     return list(_inner(simulation).members)
 
 
 def backend_of(simulation: Simulation, clients: Sequence[Client]) -> InProcess:
-    """These clients behind the setting's engine, without a desk: what they answer is of made-up records."""
+    """These clients behind the simulation's engine, without a ledger gateway: their records are made up."""
     inner = _inner(simulation)
     return type(inner)(clients, inner.check)
 
@@ -141,7 +142,7 @@ def _inner(simulation: Simulation) -> InProcess:
 
 
 def read(path: Path, overrides: tuple[str, ...] = ()) -> tuple[Config, ReleasePlan | None]:
-    """The configuration of a run's folder and the terms it settled on, or of a TOML file."""
+    """The configuration and release plan in a run's folder, or the configuration in a TOML file."""
     if not path.is_dir():
         return Config.read(path, overrides), None
     if overrides:
@@ -154,7 +155,7 @@ def read(path: Path, overrides: tuple[str, ...] = ()) -> tuple[Config, ReleasePl
 def prepare(
     config: Config, folder: Path, release_plan: ReleasePlan | None = None, federation: Federation | None = None
 ) -> Subject:
-    """The plan of this configuration, ready for attacks; refused where it claims nothing or its data have a budget."""
+    """The plan of this configuration, ready for attacks. Raise if it claims nothing or its data have a budget."""
     if not config.privacy.enabled:
         raise InputError("privacy", "must be on: without it nothing is claimed", "off", "Give privacy.epsilon.")
     _require_no_budget(config, "" if federation is None else federation.name)
@@ -163,8 +164,7 @@ def prepare(
     sums = config.aggregation.model_copy(update={"scheme": config.scheme, "keys": None})
     config = config.model_copy(update={"run": config.run.model_copy(update=run), "aggregation": sums})
     if federation is None:
-        data = config.data
-        federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
+        federation = load_configured(config)
     with not_remembered():
         simulation = build(config, federation)
     try:
@@ -192,26 +192,16 @@ def _fixed(config: Config, release_plan: ReleasePlan, rate: float | None) -> Con
     """The configuration with every number of its plan given, so that made-up records cannot change any of them."""
     privacy: dict[str, Any] = {key: getattr(config.privacy, key) for key in _KEPT}
     privacy |= {"retries": 0, "prediction_rate": rate}
-    if release_plan.counting is not None:
-        privacy["count_noise"] = release_plan.counting.scale
-    if release_plan.sharing is not None:
-        privacy["prediction_noise"] = release_plan.sharing.noise.scale
-    if release_plan.evaluation is not None:
-        privacy["evaluation_noise"] = release_plan.evaluation.scale
-    if release_plan.client_updates is not None:
-        privacy["noise_multiplier"] = release_plan.client_updates.noise.multiplier
-    if release_plan.embedding is not None:
-        privacy["prediction_noise"] = release_plan.embedding.noise.multiplier
-    if release_plan.updates is not None:
-        u = release_plan.updates
-        privacy |= {"noise_multiplier": u.noise_multiplier, "sampling_rate": u.sampling_rate, "local_steps": u.steps}
-    scales = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
-    if not any(privacy.get(k) for k in scales):
+    scales = {NOISE_KEYS[channel]: noise for channel, noise in noise_of(release_plan).items()}
+    if not any(scales.values()):
         raise InputError("privacy", "must have a channel with noise", "none", "There is no claim to be audited.")
+    privacy |= scales
+    if release_plan.updates is not None:
+        privacy |= {"sampling_rate": release_plan.updates.sampling_rate, "local_steps": release_plan.updates.steps}
     tables = config.as_tables()
     tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
     tables["aggregation"].pop("keys", None)
-    if release_plan.noise_is_shared:  # every trial asks a whole cohort: without encryption, which would take minutes
+    if release_plan.noise_is_shared:  # every trial asks a whole cohort; encryption would take minutes
         tables["aggregation"] |= {"scheme": "plain", "quantise": True}
     return Config.build(tables)
 
@@ -259,7 +249,7 @@ def _kind(simulation: Simulation, schema: Schema, target: tuple[int, int] | None
 
 
 def _require_no_budget(config: Config, name: str) -> None:
-    """Raise if the data have a budget in the ledger at hand: nothing of them is touched then."""
+    """Raise if the data have a budget in the ledger at hand, before anything of them is touched."""
     url, dataset, budget = budget_at_hand(config, name or config.data.name)
     if budget is not None:
         raise Refused(

@@ -1,8 +1,8 @@
-"""What DP-SGD does with one record, as an attacker sees it: the direction in which that record moves the sum."""
+"""Updates: did a record take part in DP-SGD? Did a client, if whole clients are protected?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
-from privfair.audit.attack import Claimed, Coins, Worlds, cells_of, only_trained, planned
+from privfair.audit.attack import Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
 from privfair.audit.subject import FEATURES, Subject, twin
 from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
@@ -28,6 +28,12 @@ from privfair.federated.messages import (
 )
 from privfair.runs.assembly import Simulation
 from privfair.util import FloatArray, stream
+
+FAR = 50.0
+STEP = 2e-4  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
+APPROXIMATE = 10.0  # times larger steps under a scheme whose sums are approximate
+OTHERS = 15  # records in every minibatch beside the attacked one
+STRENGTH = 1e4  # λ with which the penalty's gradient is far larger than the clip, and than the task's
 
 
 def clipped_gradients(client: Client, values: FloatArray, objective: Objective, bound: float) -> FloatArray:
@@ -110,23 +116,13 @@ class Steps:
         return top + float(np.log(np.sum(np.exp(logs - top))))
 
 
-# ---- Updates: did a record take part in DP-SGD? Did a client, where whole clients are protected?
-
-
-FAR = 50.0
-STEP = 2e-4  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
-APPROXIMATE = 10.0  # times larger steps under a scheme whose sums are approximate
-OTHERS = 15  # records in every minibatch beside the attacked one
-STRENGTH = 1e4  # λ with which the penalty's gradient is far larger than the clip, and than the task's
-
-
 def private_training(subject: Subject, simulation: Simulation, step: float = STEP) -> tuple[Any, PrivateWork]:
     """The planned training and its DP-SGD, in steps of a size that the attacker chooses: sizes are not in the claim."""
     request = planned(subject, simulation, UPDATES)
     work = request.work
     if not isinstance(work, PrivateWork):
         raise TypeError("updates are not private")
-    if subject.config.scheme == "ckks":  # its sums are approximate: what they are off by must stay small beside a step
+    if subject.config.scheme == "ckks":  # its sums are approximate: their error must stay small beside a step
         step *= APPROXIMATE
     divisor = max(1.0, work.sampling_rate * float(subject.release_plan.records.max()))
     rate = step * divisor / work.max_grad_norm
@@ -134,17 +130,16 @@ def private_training(subject: Subject, simulation: Simulation, step: float = STE
     return replace(request, work=work, weight=1.0, participation=1.0, correct=False), work
 
 
-class UpdatesAttack:
+class UpdatesAttack(WorldsAttack):
     """A record whose gradient is as large as clipping allows, or no record at all (replaced: the opposite gradient).
 
     The attacker is the server: it chooses parameters and step size, and sees every client's own update of every round,
-    as it is without encryption or for somebody who has the key. It looks along what the record's gradient has that the
-    gradients of the other records in the minibatches have not.
+    as without encryption or with the key. It looks along the part of the record's gradient that is orthogonal to the
+    gradients of the other records in the minibatches.
     """
 
     channel: ClassVar[str] = UPDATES
     about: ClassVar[str] = "the updates of every client in all rounds, with and without one record"
-    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
@@ -186,11 +181,6 @@ class UpdatesAttack:
         """Whoever sees every update of the clients."""
         return {"white-box": (0, 1, 2, 3, 4)}
 
-    @property
-    def clients(self) -> Sequence[str]:
-        """All of the plan."""
-        return self._worlds.names
-
     def claim(self) -> Claimed:
         """Of all rounds."""
         return self._worlds.claim(self._requests, self._cells)
@@ -212,13 +202,9 @@ class UpdatesAttack:
         moved = -change(self._worlds.simulation, reply)[: self._direction.size]
         return float(moved @ self._direction) / self._unit, float(moved @ moved)
 
-    def close(self) -> None:
-        """Close the ledger."""
-        self._worlds.close()
-
 
 class TrackedAttack(UpdatesAttack):
-    """The same with a fairness penalty of a strength at which its gradient dominates: it must be clipped, too.
+    """The same with a fairness penalty so strong that its gradient dominates: it must be clipped, too.
 
     The server chooses what it broadcasts of all groups' scores: the record's group at one end, the others at the other.
     """
@@ -253,15 +239,14 @@ class TrackedAttack(UpdatesAttack):
         )
 
 
-class ClientsAttack:
-    """All records of one client are exchanged, so that its update is cut to the opposite of what it was.
+class ClientsAttack(WorldsAttack):
+    """All records of one client are exchanged, so that its clipped update is the opposite of what it was.
 
     The attacker is the server, which chooses the model; it sees every client's own update.
     """
 
     channel: ClassVar[str] = "clients"
     about: ClassVar[str] = "the whole updates of every client in all rounds, with its records or with others"
-    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
@@ -299,11 +284,6 @@ class ClientsAttack:
         """Whoever sees every update of the clients."""
         return {"white-box": (0, 1, 2, 3)}
 
-    @property
-    def clients(self) -> Sequence[str]:
-        """All of the plan."""
-        return self._worlds.names
-
     def claim(self) -> Claimed:
         """Of all rounds."""
         return self._worlds.claim(self._requests, [])
@@ -322,10 +302,6 @@ class ClientsAttack:
 
     def _seen(self, reply: Update) -> float:
         return float(change(self._worlds.simulation, reply) @ self._direction) - self._middle
-
-    def close(self) -> None:
-        """Close the ledger."""
-        self._worlds.close()
 
 
 def _trained(client: Client, request: Any, values: FloatArray) -> FloatArray:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import Claimed, Coins, claimed, only_trained
+from privfair.audit.attack import Attack, Claimed, Coins, claimed, only_trained
 from privfair.audit.features import embedder_of
 from privfair.audit.scores import TINY, log_density
 from privfair.audit.subject import FEATURES, Kind, Subject, backend_of, first_client, twin
@@ -46,10 +46,10 @@ Seen = list[tuple[Request, Reply]]  # with models in the open
 
 
 class Recording:
-    """A backend whose requests and replies are written down, with the models as who has the key sees them."""
+    """A backend that records requests and replies, with the models as a holder of the key sees them."""
 
     def __init__(self, inner: InProcess, replica: Replica) -> None:
-        """Without a desk: a trial's releases are made from made-up records, and are in nobody's ledger."""
+        """Without a ledger gateway: a trial's releases are of made-up records and belong in no ledger."""
         self._inner, self._replica = inner, replica
         self.seen: Seen = []
 
@@ -89,20 +89,19 @@ def opened(request: Any, replica: Replica) -> Request:
     return found
 
 
-class WholeRunAttack:
+class WholeRunAttack(Attack):
     """The run as configured, with an honest server; the record's features are far from all others'.
 
-    Who sees everything adds up what counts, scores or sums of features, and updates say; who has the model alone looks
-    at the record's loss.
+    An adversary who sees everything adds up the evidence of counts, scores or sums of features, and updates; one who
+    has only the model uses the record's loss.
     """
 
     channel: ClassVar[str] = "run"
     about: ClassVar[str] = "everything that leaves one client in a whole run, with and without one record"
-    fewest: ClassVar[int] = 80
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
-        """A channel without noise tells everything; and the run that is attacked has one client."""
+        """A channel without noise reveals everything; and the run that is attacked has one client."""
         if subject.config.privacy.client_level:
             return "not attacked where whole clients are protected"
         sharing, updates = subject.config.privacy.predictions, subject.config.privacy.updates
@@ -121,15 +120,15 @@ class WholeRunAttack:
         rows = np.zeros((len(kinds), FEATURES))
         record, others = subject.records(end), subject.records(rows, kinds)
         both = type(record).concatenate([others, record])
-        self._setting = subject.simulation([only_trained(both)], self.channel)
-        self._initial = self._setting.replica.state()
+        self._simulation = subject.simulation([only_trained(both)], self.channel)
+        self._initial = self._simulation.replica.state()
         absent = others if not subject.replaces else type(record).concatenate([others, subject.records(-end)])
         self._records = {True: both, False: absent}
-        self._clients = {True: first_client(self._setting), False: twin(self._setting, absent)}
-        self._probe = twin(self._setting, record)
+        self._clients = {True: first_client(self._simulation), False: twin(self._simulation, absent)}
+        self._probe = twin(self._simulation, record)
         distinct = sorted({(k.label, k.groups) for k in kinds})
         some = [Kind(*k) for k in distinct]
-        self._bystanders = twin(self._setting, subject.records(np.zeros((len(some), FEATURES)), some))
+        self._bystanders = twin(self._simulation, subject.records(np.zeros((len(some), FEATURES)), some))
         self._share = np.array([sum((k.label, k.groups) == d for k in kinds) for d in distinct])
         self._cells = [int(c) for c in np.flatnonzero(self._probe.data.membership[0])]
         self._counts = {there: c.cell_counts for there, c in self._clients.items()}
@@ -155,9 +154,9 @@ class WholeRunAttack:
         return ("the only client",)
 
     def claim(self) -> Claimed:
-        """Of a run at the client's desk."""
-        self._run(self._setting.server)
-        return claimed(self._setting, self._cells)
+        """The cost of one run, from its ledger."""
+        self._run(self._simulation.server)
+        return claimed(self._simulation, self._cells)
 
     def trial(self, present: Coins) -> FloatArray:
         """Log-likelihood ratios: of all, of counts, scores (or sums) and updates; all lengths; the record's fit."""
@@ -175,24 +174,24 @@ class WholeRunAttack:
             elif isinstance(reply, Update):
                 parts[Update] += self._of_update(request, reply)
         model = self._probe.model
-        model.load(self._setting.replica.result)
+        model.load(self._simulation.replica.result)
         data = self._probe.data
         fit = -float(data.task.losses(model.evaluate(data.x), data.y)[0])
         return np.array([[float(sum(parts.values())), *parts.values(), float(length), fit]])
 
     def _played(self, present: bool) -> Seen:
         """What is seen of one run, at the end of which the replica has the result."""
-        backend = Recording(backend_of(self._setting, [self._clients[present]]), self._setting.replica)
-        self._run(replace(self._setting.server, backend=backend))
+        backend = Recording(backend_of(self._simulation, [self._clients[present]]), self._simulation.replica)
+        self._run(replace(self._simulation.server, backend=backend))
         return backend.seen
 
     def _run(self, server: Server) -> None:
         """All rounds, from the initial model."""
-        self._setting.replica.restore(self._initial)
+        self._simulation.replica.restore(self._initial)
         state = begin(server)
         for _ in range(self._subject.rounds):
             state = run_round(state, server)
-        self._setting.replica.at(state.model)
+        self._simulation.replica.at(state.model)
 
     def _of_counts(self, reply: Counts) -> float:
         noise = self._subject.release_plan.counting
@@ -259,9 +258,9 @@ class WholeRunAttack:
         if share < 1e-3:
             return 0.0
         unit = request.weight * work.learning_rate * bound * share / work.divisor
-        seen = -float(change(self._setting, reply, request.round + 1)[: own.size] @ direction) / unit
+        seen = -float(change(self._simulation, reply, request.round + 1)[: own.size] @ direction) / unit
         return Steps.of(work, self._subject.replaces, share).log_ratio(seen)
 
     def close(self) -> None:
         """Close the ledger."""
-        self._setting.close()
+        self._simulation.close()

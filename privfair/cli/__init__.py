@@ -11,6 +11,7 @@ from privfair.cli import (
     audit,
     budget,
     calibrate,
+    console,
     data,
     doctor,
     init,
@@ -22,7 +23,6 @@ from privfair.cli import (
     sweep,
     train,
 )
-from privfair.cli import console as faults
 
 app = typer.Typer(
     name="privfair",
@@ -61,11 +61,11 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version and stop."
     ),
 ) -> None:
-    """Nothing to do before a command."""
+    """Take the options before a command."""
 
 
 def main() -> None:
-    """Run a command and exit with its code; `faults` has the codes, and explains on stderr what goes wrong."""
+    """Run a command and exit with its code; `console.ended` explains on stderr what goes wrong."""
     # for workers, checks and Flower's programs: Python searches the current folder first where it starts with -m or -c
     os.environ["PYTHONSAFEPATH"] = "1"
-    sys.exit(faults.ended(lambda: app(standalone_mode=False)))
+    sys.exit(console.ended(lambda: app(standalone_mode=False)))

@@ -1,4 +1,4 @@
-"""The figure of an empirical audit: ε measured and claimed, and how often an attacker was right."""
+"""`privfair audit --empirical`: attack the real pipeline and compare what the attacks saw with what is claimed."""
 
 from __future__ import annotations
 
@@ -20,41 +20,6 @@ from privfair.cli.ledger import shown
 
 if TYPE_CHECKING:
     from privfair.audit.findings import Finding, Findings
-
-
-def write_findings(found: Findings, path: Path) -> None:
-    """Write the figure: left, what ε is at least of what is claimed; right, right guesses, of a coin and at most."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    if not found.findings:
-        raise InputError("figure", "needs an attack to draw", "none", "Every channel was skipped.")
-    figure = Figure(figsize=(10, 1.6 + 0.45 * len(found.findings)), layout="constrained")
-    FigureCanvasAgg(figure)
-    epsilon, right = figure.subplots(1, 2, sharey=True)
-    for place, one in enumerate(found.findings):
-        colour = COLOURS[1] if one.verdict == "violated" else COLOURS[0]
-        if math.isfinite(one.upper):
-            epsilon.barh(place, one.upper, color="0.88")
-        epsilon.barh(place, one.lower, height=0.4, color=colour)
-        right.barh(place, 100 * one.allowed_accuracy - 50, left=50, color="0.88")
-        error = 200 * math.sqrt(one.accuracy * (1 - one.accuracy) / one.guesses)
-        right.errorbar(100 * one.accuracy, place, xerr=error, fmt="o", color=colour, capsize=3)
-    epsilon.set(title="ε at least, as measured (grey: claimed)", xlabel=f"ε at δ = {found.delta:g}")
-    right.set(title="right guesses of 100", xlabel="grey: the claim allows; bars: ± 2 standard errors", xlim=(48, 101))
-    epsilon.set_yticks(range(len(found.findings)), [f"{one.channel}, {one.adversary}" for one in found.findings])
-    epsilon.invert_yaxis()
-    for axes in (epsilon, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError("figure", "must be a file that can be written", str(path), str(error)) from None
-
-
-# ---- `privfair audit --empirical`: attack the real pipeline, and hold what was seen against what is claimed.
-
 
 VERDICT_COLOURS = {"consistent": "green", "inconclusive": "yellow", "violated": "red"}
 
@@ -86,7 +51,7 @@ def empirical_audit(
             found = audit(subject, effort, channels)
             print(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False))
         else:
-            Console(stderr=True, highlight=False).print(
+            Console(stderr=True).print(
                 f"Attacking for about {minutes:g} minutes (--minutes); longer only where the fewest trials need more.",
                 style="dim",
                 soft_wrap=True,
@@ -100,10 +65,8 @@ def empirical_audit(
                     progress.update(tasks[channel], completed=done)  # type: ignore[arg-type]
 
                 found = audit(subject, effort, channels, report)
-            print_findings(Console(highlight=False), found)
+            print_findings(Console(), found)
     if figure is not None:
-        from privfair.cli.audit_empirical import write_findings
-
         write_findings(found, figure)
     if not found.fine:
         raise typer.Exit(1)
@@ -185,3 +148,34 @@ def _progress() -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+def write_findings(found: Findings, path: Path) -> None:
+    """Write the figure: left, what ε is at least of what is claimed; right, right guesses, of a coin and at most."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not found.findings:
+        raise InputError("figure", "needs an attack to draw", "none", "Every channel was skipped.")
+    figure = Figure(figsize=(10, 1.6 + 0.45 * len(found.findings)), layout="constrained")
+    FigureCanvasAgg(figure)
+    epsilon, right = figure.subplots(1, 2, sharey=True)
+    for place, one in enumerate(found.findings):
+        colour = COLOURS[1] if one.verdict == "violated" else COLOURS[0]
+        if math.isfinite(one.upper):
+            epsilon.barh(place, one.upper, color="0.88")
+        epsilon.barh(place, one.lower, height=0.4, color=colour)
+        right.barh(place, 100 * one.allowed_accuracy - 50, left=50, color="0.88")
+        error = 200 * math.sqrt(one.accuracy * (1 - one.accuracy) / one.guesses)
+        right.errorbar(100 * one.accuracy, place, xerr=error, fmt="o", color=colour, capsize=3)
+    epsilon.set(title="ε at least, as measured (grey: claimed)", xlabel=f"ε at δ = {found.delta:g}")
+    right.set(title="right guesses of 100", xlabel="grey: the claim allows; bars: ± 2 standard errors", xlim=(48, 101))
+    epsilon.set_yticks(range(len(found.findings)), [f"{one.channel}, {one.adversary}" for one in found.findings])
+    epsilon.invert_yaxis()
+    for axes in (epsilon, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError("figure", "must be a file that can be written", str(path), str(error)) from None

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich import box
-from rich.table import Table
 
 from accountant.errors import InputError, require_finite, require_positive
-from privfair.cli.console import Console, escape
+from privfair.cli.console import Console, escape, plain_table
 from privfair.cli.ledger import JsonOption, json_number, shown
 
 if TYPE_CHECKING:
@@ -25,65 +22,14 @@ if TYPE_CHECKING:
     from privfair.runs.planned import PlannedRun, PublicFacts
 
 FACTORS = (0.5, 1.0, 2.0)
-# The key of [privacy] that has the noise of a channel.
-NOISE_KEYS = {
-    "updates": "noise_multiplier",
-    "predictions": "prediction_noise",
-    "embeddings": "prediction_noise",
-    "counts": "count_noise",
-    "evaluation": "evaluation_noise",
-}
-LEAST_STEP = 1.0005  # noise is taken up by this factor where rounding to a grid took ε above the target
+LEAST_STEP = 1.0005  # noise grows by this factor if rounding to a grid took ε above the target
 
 
-class Noise(StrEnum):
-    """Noise on scores."""
-
-    GAUSSIAN = "gaussian"
-    LAPLACE = "laplace"
-    NONE = "none"
-    UNUSED = "unused"
-
-
-class Tracker(StrEnum):
-    """What is shared for fairness."""
-
-    SAMPLES = "samples"
-    EMBEDDING = "embedding"
-
-
-class Counts(StrEnum):
-    """How the numbers of records become known."""
-
-    LAPLACE = "laplace"
-    GAUSSIAN = "gaussian"
-    PUBLIC = "public"
-
-
-class Updates(StrEnum):
-    """How model updates are protected."""
-
-    DP_SGD = "dp_sgd"
-    CLIENT_LEVEL = "client_level"
-    NONE = "none"
-    UNUSED = "unused"
-
-
-class Evaluation(StrEnum):
-    """Noise on the final figures."""
-
-    NONE = "none"
-    LAPLACE = "laplace"
-    GAUSSIAN = "gaussian"
-
-
-class MethodName(StrEnum):
-    """How ε is computed."""
-
-    PLD = "pld"
-    RDP = "rdp"
-
-
+Noise = Literal["gaussian", "laplace", "none", "unused"]
+Tracker = Literal["samples", "embedding"]
+Counts = Literal["laplace", "gaussian", "public"]
+Updates = Literal["dp_sgd", "client_level", "none", "unused"]
+Evaluation = Literal["none", "laplace", "gaussian"]
 # Options that go with a configuration; all others are its keys, and are set there.
 BESIDE_CONFIG = {"config", "overrides", "records", "groups", "counts_of", "as_json"}
 
@@ -104,19 +50,19 @@ def calibrate(
     samples_rate: Annotated[float, typer.Option(help="Probability of a record's score to be shared in a round.")] = 0.1,
     predictions: Annotated[
         Noise, typer.Option(help="Noise on the shared scores; unused: none are shared.")
-    ] = Noise.GAUSSIAN,
+    ] = "gaussian",
     tracker: Annotated[
         Tracker, typer.Option(help="Scores of some records, or sums of features of all (fairness.tracker).")
-    ] = Tracker.SAMPLES,
+    ] = "samples",
     updates: Annotated[
         Updates, typer.Option(help="Protection of the model updates; unused: none are sent.")
-    ] = Updates.DP_SGD,
+    ] = "dp_sgd",
     counts: Annotated[
         Counts, typer.Option(help="Noise on the counts; public counts are accounted under replace-one.")
-    ] = Counts.LAPLACE,
+    ] = "laplace",
     evaluation: Annotated[
         Evaluation, typer.Option(help="Noise on the final figures of the test records; none: they are not released.")
-    ] = Evaluation.NONE,
+    ] = "none",
     retries: Annotated[
         int, typer.Option(min=0, help="Releases a client may repeat after a crash: part of the plan.")
     ] = 1,
@@ -149,7 +95,7 @@ def calibrate(
         list[str] | None,
         typer.Option(help="A channel whose noise stays: updates, predictions or embeddings, counts, evaluation."),
     ] = None,
-    method: Annotated[MethodName, typer.Option(help="How the target is met.")] = MethodName.PLD,
+    method: Annotated[Literal["pld", "rdp"], typer.Option(help="How the target is met.")] = "pld",
     as_json: JsonOption = False,
 ) -> None:
     """Show the noise of every channel and the ε of a run before it releases anything: the plan that train makes.
@@ -196,10 +142,10 @@ def calibrate(
         with console.status("Searching for the noise"):
             run = _searched(settings, facts, options)
         fixed, target = options.fixed, epsilon
-        if counts is Counts.PUBLIC and facts.counts is None and predictions is not Noise.UNUSED:
+        if counts == "public" and facts.counts is None and predictions != "unused":
             notes.append("Groups are taken to be large. With --records the shared numbers are rounded as in a run.")
     with console.status("Pricing other choices"):
-        answer = _answer(run, target, fixed, updates is Updates.UNUSED)
+        answer = _answer(run, target, fixed, updates == "unused")
     answer["notes"] = notes
     if as_json:
         print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
@@ -210,7 +156,7 @@ def calibrate(
 def _with_counts(
     config: Config, facts: PublicFacts, records: str | None, groups: list[str], counts_of: Path | None
 ) -> PublicFacts:
-    """The facts with the counts that were given, if any were."""
+    """The facts, with counts if any were given."""
     from dataclasses import replace
 
     from privfair.runs.planned import counts_of as released
@@ -218,13 +164,11 @@ def _with_counts(
 
     if records is not None and counts_of is not None:
         raise InputError("--records", "must be left out beside --counts-of", records)
+    if groups and records is None:
+        raise InputError("--groups", "goes with --records", groups[0])
     if counts_of is not None:
-        if groups:
-            raise InputError("--groups", "goes with --records", groups[0])
         return replace(facts, counts=released(counts_of))
     if records is None:
-        if groups:
-            raise InputError("--groups", "goes with --records", groups[0])
         return facts
     cells = facts.planner(config)[0].cells
     whole = [_whole("--records", text) for text in records.split(",")]
@@ -250,7 +194,7 @@ class _Options:
     """The options of a run without a file, as a configuration, facts about its data, and noise to scale."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        """Refuse what no run can have."""
+        """Raise on what no run can have."""
         self.given = given
         for option in ("sampling_rate", "samples_rate"):
             if not 0 < given[option] <= 1:
@@ -260,20 +204,20 @@ class _Options:
             "epsilon", "score_range", "updates_noise", "predictions_noise", "counts_noise", "evaluation_noise",
         ):  # fmt: skip
             require_positive(f"--{option.replace('_', '-')}", given[option])
-        self.fairness = "embeddings" if given["tracker"] == Tracker.EMBEDDING else "predictions"
-        if given["updates"] == Updates.CLIENT_LEVEL:
+        self.fairness = "embeddings" if given["tracker"] == "embedding" else "predictions"
+        if given["updates"] == "client_level":
             self._require_whole_clients()
         for channel, kind in (("updates", given["updates"]), (self.fairness, given["predictions"])):
             if kind == "none":
                 remedy = 'A channel without noise makes ε infinite. If the run does not have it, write "unused".'
                 raise InputError(channel, "must have noise to meet a target", "none", remedy)
-        if self.fairness == "embeddings" and given["predictions"] == Noise.LAPLACE:
+        if self.fairness == "embeddings" and given["predictions"] == "laplace":
             raise InputError("--predictions", "must be gaussian for the embedding tracker", "laplace")
         present = {
-            "updates": given["updates"] != Updates.UNUSED,
-            self.fairness: given["predictions"] != Noise.UNUSED,
-            "counts": given["counts"] != Counts.PUBLIC,
-            "evaluation": given["evaluation"] != Evaluation.NONE,
+            "updates": given["updates"] != "unused",
+            self.fairness: given["predictions"] != "unused",
+            "counts": given["counts"] != "public",
+            "evaluation": given["evaluation"] != "none",
         }
         self.channels = [name for name, there in present.items() if there]
         if not self.channels:
@@ -285,20 +229,22 @@ class _Options:
                 raise InputError("fixed", f"must be one of {', '.join(self.channels)}", name)
 
     def _require_whole_clients(self) -> None:
-        """Raise if something is to be sent that has no price for a whole client without knowing its records."""
+        """Raise if a message's price for a whole client is unknown without its records."""
         counts, predictions = self.given["counts"], self.given["predictions"]
-        if counts != Counts.PUBLIC:
+        if counts != "public":
             rule = "must be public for client-level updates: noise on counts hides one record, not all of a client"
-            raise InputError("--counts", rule, str(counts))
+            raise InputError("--counts", rule, counts)
         known = self.given["records"] is not None or self.given["counts_of"] is not None
-        if predictions != Noise.UNUSED and not known:
+        if predictions != "unused" and not known:
             rule = (
                 "must be unused for client-level updates without --records: scores of more records cost a client more"
             )
-            raise InputError("--predictions", rule, str(predictions), "Give --records and --clients.")
+            raise InputError("--predictions", rule, predictions, "Give --records and --clients.")
 
     def noise(self, factor: float = 1.0) -> dict[str, float]:
         """The noise keys of [privacy]: as given, times the factor where it is not fixed."""
+        from privfair.runs.planned import NOISE_KEYS
+
         given = self.given
         relative = {
             "updates": given["updates_noise"],
@@ -313,26 +259,26 @@ class _Options:
         """The run as a configuration."""
         from privfair.config import Config
 
-        given, sampled = self.given, self.given["updates"] != Updates.CLIENT_LEVEL
+        given, sampled = self.given, self.given["updates"] != "client_level"
         privacy: dict[str, Any] = {
             "delta": given["delta"],
-            "target_method": str(given["method"]),
-            "counts": str(given["counts"]),
-            "updates": "none" if given["updates"] == Updates.UNUSED else str(given["updates"]),
-            "evaluation": str(given["evaluation"]),
+            "target_method": given["method"],
+            "counts": given["counts"],
+            "updates": "none" if given["updates"] == "unused" else given["updates"],
+            "evaluation": given["evaluation"],
             "retries": given["retries"],
             **self.noise(factor),
         }
         if sampled:
             privacy |= {"sampling_rate": given["sampling_rate"], "local_steps": given["local_steps"]}
         if self.fairness in self.channels:
-            privacy |= {"predictions": str(given["predictions"]), "score_range": [0.0, given["score_range"]]}
+            privacy |= {"predictions": given["predictions"], "score_range": [0.0, given["score_range"]]}
             if self.fairness == "predictions":
                 privacy["prediction_rate"] = given["samples_rate"]
         method = "mmd_fedavg" if self.fairness in self.channels else "fedavg"
         return Config.build(
             {
-                "fairness": {"tracker": str(given["tracker"]) if method == "mmd_fedavg" else "samples"},
+                "fairness": {"tracker": given["tracker"] if method == "mmd_fedavg" else "samples"},
                 "federation": {"rounds": given["rounds"], "method": method},
                 "privacy": privacy,
             }
@@ -352,8 +298,8 @@ class _Options:
     def _notion(self) -> Notion:
         """A notion with as many overlapping sets, of scores with the given range.
 
-        With several sets of an attribute it is supposed that they do not cover all records, the safe side: sets that a
-        record can be in together hardly ever do.
+        Several sets of an attribute are assumed not to cover all records, which is the safe side: sets that a record
+        can be in together hardly ever do.
         """
         from privfair.config import NOTION_ALIASES
         from privfair.fairness.notions import EVERYONE, NAMES, Notion, known_notion
@@ -373,7 +319,7 @@ class _Options:
 
 
 def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedRun:
-    """The plan with the least common factor on its noise that meets the target; as it is where all noise is fixed."""
+    """The plan with the least common factor on its noise that meets the target; unchanged if all noise is fixed."""
     from dataclasses import replace
 
     from accountant.calibration import calibrate as search
@@ -388,7 +334,7 @@ def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedR
     free = [replace(channel, fixed=channel.name in options.fixed) for channel in run.channels]
     if all(channel.fixed for channel in free):
         return run
-    how: Method = "pld" if given["method"] == MethodName.PLD else "rdp"
+    how: Method = given["method"]
     factor = search(free, given["epsilon"], given["delta"], how).factor
     run = planned(factor)
     while run.planner.price(run.channels)[how == "pld"] > given["epsilon"]:
@@ -434,27 +380,11 @@ def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_upd
     }
 
 
-def _noise(run: PlannedRun) -> dict[str, float]:
-    """The noise of every channel, in the units of its key in [privacy]."""
-    release_plan, found = run.release_plan, dict[str, float]()
-    if release_plan.counting is not None:
-        found["counts"] = release_plan.counting.scale
-    if release_plan.sharing is not None:
-        found["predictions"] = release_plan.sharing.noise.scale
-    if release_plan.embedding is not None:
-        found["embeddings"] = release_plan.embedding.noise.multiplier
-    if release_plan.updates is not None:
-        found["updates"] = release_plan.updates.noise_multiplier
-    if release_plan.client_updates is not None:
-        found["updates"] = release_plan.client_updates.noise.multiplier
-    if release_plan.evaluation is not None:
-        found["evaluation"] = release_plan.evaluation.scale
-    return found
-
-
 def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    """The tables with which a run has this very plan: all noise is given, and defaults are left out."""
-    privacy = {NOISE_KEYS[name]: value for name, value in _noise(run).items()}
+    """The tables that give a run this very plan: all noise is given, and defaults are left out."""
+    from privfair.runs.planned import NOISE_KEYS, noise_of
+
+    privacy = {NOISE_KEYS[name]: value for name, value in noise_of(run.release_plan).items()}
     found = getattr(run.claim, run.config.privacy.target_method)
     if target is not None and found <= target:  # a target that the plan misses would be refused
         privacy = {"epsilon": target, **privacy}
@@ -466,14 +396,14 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     from accountant.events import Composed, Mechanism
-    from privfair.runs.planned import flat
+    from privfair.runs.planned import flat, noise_of
 
     channel = flat(channel)
     event = channel.event
     parts = event.events if isinstance(event, Composed) else (event,)
     worst_case = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
     mechanism: Event = getattr(worst_case, "event", worst_case)
-    scale, sensitivity = _noise(run).get(channel.name), None
+    scale, sensitivity = noise_of(run.release_plan).get(channel.name), None
     if scale is not None and isinstance(mechanism, Mechanism):  # its own numbers may be in steps of a grid
         sensitivity = mechanism.sensitivity * scale / mechanism.noise_scale
     by_rdp, by_pld = run.planner.price([channel])
@@ -490,7 +420,7 @@ def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
 
 
 def _print(answer: dict[str, Any], *, from_file: bool) -> None:
-    console = Console(highlight=False)
+    console = Console()
     both, target = answer["epsilon_by"], answer["target"]
     whom = answer["adjacency"] + ("" if answer["unit"] == "record" else f", unit {answer['unit']}")
     goal = "" if target is None else f"; target {target:g} by {answer['method'].upper()}"
@@ -500,7 +430,7 @@ def _print(answer: dict[str, Any], *, from_file: bool) -> None:
     )
     for channel in answer["without_noise"]:
         console.print(f"{channel}: exact values leave the clients, so there is no ε.", style="yellow")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = plain_table()
     for column in ("channel", "noise", "scale", "sensitivity", "rate", "releases", "ε alone"):
         table.add_column(column, justify="left" if column in ("channel", "noise") else "right", no_wrap=True)
     for name, facts in answer["channels"].items():
@@ -523,7 +453,7 @@ def _print(answer: dict[str, Any], *, from_file: bool) -> None:
 
 
 def _explained(answer: dict[str, Any]) -> list[str]:
-    """What the ε is of, in words."""
+    """What the ε covers, in words."""
     lost = answer["retries"]
     room = f"with {lost} repeated release{'s' if lost != 1 else ''} of each client and channel after a crash (retries)"
     found = [f"This is what privfair train plans and prints: everything of all rounds, {room}."]
@@ -550,7 +480,7 @@ def _print_choices(console: Console, answer: dict[str, Any]) -> None:
         return
     numbers = sorted({choice["rounds"] for choice in others})
     title = f"\nε for other choices (by {answer['method'].upper()})"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table = plain_table(title)
     table.add_column("noise")
     for number in numbers:
         table.add_column(f"{number:,} rounds" if number > 1 else "1 round", justify="right")
@@ -566,6 +496,6 @@ def _epsilon(value: float | str | None) -> str:
 
 
 def _scale(value: float) -> str:
-    """A noise scale rounded up: less noise than printed would break the promise."""
+    """A noise scale rounded up: with less noise than printed, ε would not hold."""
     digits = max(0, 4 - math.ceil(math.log10(value)))
     return f"{math.ceil(value * 10**digits) / 10**digits:.{digits}f}"

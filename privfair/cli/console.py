@@ -1,9 +1,12 @@
-"""The terminal: what comes from data or from a configuration is printed as it is, and does nothing.
+"""The terminal: text from data is printed as it is and has no effect; and how a command ends if something goes wrong.
 
 Names of groups, columns, clients and files are anybody's text. Rich reads words in square brackets as markup: `[red]`
-would vanish, and `[/nope]` would end a command whose run is done. Such text goes through `escape` where it is printed,
-and brackets that are no markup are printed as they stand, never an error. Control characters would let a name move
-the cursor, set the window's title or hide a line: they are shown as symbols.
+would vanish, and `[/nope]` would end a command whose run is done. So such text is printed through `escape`, and
+brackets that are no markup are printed as they stand, never an error. Control characters would let a name move the
+cursor, set the window's title or hide a line: they are shown as symbols.
+
+Exit codes: 0 fine · 1 the answer is no · 2 bad input · 3 a fault (disk full, a crash) · 130 Ctrl-C · 141 nobody reads
+the output · 143 SIGTERM. A crash never exits 1, which scripts take for an answer.
 """
 
 from __future__ import annotations
@@ -23,14 +26,16 @@ from typing import Any
 
 import click
 import rich.console
+from rich import box
 from rich.errors import MarkupError
 from rich.markup import escape
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError, LedgerUnavailable, Refused
 
-__all__ = ["Console", "escape", "visible"]
+__all__ = ["Console", "escape", "plain_table", "visible"]
 
 _KEPT = "\n\t"
 _SYMBOLS = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in _KEPT} | {0x7F: "␡"}
@@ -39,7 +44,7 @@ _SYMBOLS |= dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *rang
 
 
 def visible(text: str) -> str:
-    """The text with a symbol for every character that a terminal would obey instead of showing it."""
+    """The text with a symbol for every character that a terminal would obey instead of show."""
     return text.translate(_SYMBOLS)
 
 
@@ -47,28 +52,30 @@ class Console(rich.console.Console):
     """Rich's console for text of any origin."""
 
     def __init__(self, **options: Any) -> None:
-        """Nothing in a text is coloured or replaced because of what it looks like."""
+        """Colour or replace nothing in a text because of how it looks."""
         super().__init__(**{"highlight": False, "emoji": False, **options})
 
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of something, its control characters as symbols."""
+        """The segments, with symbols for control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """The text with its markup, or as it stands where it has brackets that are no markup."""
+        """The text with its markup, or as it stands if its brackets are no markup."""
         try:
             return super().render_str(visible(text), **options)
         except MarkupError:
             return super().render_str(visible(text), **{**options, "markup": False})
 
 
-# ---- How a command ends when something goes wrong: its exit code, and what it says on stderr.
-#
-# 0 fine · 1 the answer is no · 2 bad input · 3 a fault (disk full, a crash) · 130 Ctrl-C · 141 nobody reads the
-# output · 143 SIGTERM. A crash never exits 1, which scripts take for an answer.
+def plain_table(title: str = "") -> Table:
+    """A table whose columns leave room for each other on 80 characters."""
+    return Table(
+        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )  # fmt: skip
 
 
 ANSWER_IS_NO, BAD_INPUT, FAULT, INTERRUPTED = 1, 2, 3, 128 + signal.SIGINT
@@ -79,11 +86,11 @@ EXPLAINED = (InputError, Refused, click.ClickException, click.exceptions.Exit, c
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like a KeyboardInterrupt it passes every `except Exception`, and every `finally` is run."""
+    """SIGTERM arrived. Like a KeyboardInterrupt it passes every `except Exception`, and every `finally` runs."""
 
 
 def ended(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit code; whatever it raises is explained on stderr, without a traceback."""
+    """Run a command and return its exit code; explain on stderr whatever it raises, without a traceback."""
     with _sigterm():
         return _ended(command)
 
@@ -120,10 +127,10 @@ def _ended(command: Callable[[], Any]) -> int:
 
 
 @contextmanager
-def telling(what_is_kept: Callable[[], str]) -> Iterator[None]:
-    """While a command has something to lose: whatever ends it (Ctrl-C, SIGTERM, a fault) also tells what is kept.
+def reporting(what_is_kept: Callable[[], str]) -> Iterator[None]:
+    """While a command has something to lose: whatever ends it (Ctrl-C, SIGTERM, a fault) also reports what is kept.
 
-    Ctrl-C is answered here, because the command line library would turn it into a bare exit code.
+    Ctrl-C is handled here, because the command line library would turn it into a bare exit code.
     """
     try:
         yield
@@ -140,12 +147,12 @@ def telling(what_is_kept: Callable[[], str]) -> Iterator[None]:
 
 
 def explain(error: Exception) -> None:
-    """The error on stderr."""
+    """Print the error on stderr."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk is full, or a limit on a file's size is reached; of a database, its own error tells."""
+    """Whether a disk is full or a limit on a file's size is reached; a database has its own error for that."""
     if isinstance(error, OSError):
         return error.errno in FULL
     name = getattr(getattr(error, "orig", error), "sqlite_errorname", "")
@@ -153,7 +160,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def full_disk_behind(error: BaseException) -> BaseException | None:
-    """The full disk for which an error was raised, if that is why: then it is no fault of the input, and no answer."""
+    """The error of a full disk that caused this one, if any: then the input is not at fault, and there is no answer."""
     behind = error.__context__
     while behind is not None and not is_full(behind):
         behind = behind.__context__
@@ -161,7 +168,7 @@ def full_disk_behind(error: BaseException) -> BaseException | None:
 
 
 def _explain_fault(error: BaseException, noted: BaseException | None = None) -> int:
-    """Say what happened without the text of an unknown exception, which may contain records."""
+    """Report what happened, without the text of an unknown exception, which may contain records."""
     if is_full(error):
         where = getattr(error, "filename", None)
         reported = "The disk is full, or fails" + (f" ({where})" if where else "") + ". Make room."
@@ -178,7 +185,7 @@ def _explain_fault(error: BaseException, noted: BaseException | None = None) -> 
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: the last line of ours on the way."""
+    """Where it was raised: the last line of privfair's own code."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if {"privfair", "accountant"} & set(Path(frame.filename).parts)]
     if not (ours or frames):
@@ -200,7 +207,7 @@ def _logged(error: BaseException) -> str:
 
 
 def _say(message: str, error: BaseException) -> None:
-    """A message, and what is kept, on stderr; a stderr that is closed or full keeps nobody from ending."""
+    """Print a message and what is kept on stderr; a stderr that is closed or full must not keep us from ending."""
     notes = getattr(error, "__notes__", [])
     try:
         Console(stderr=True, highlight=False).print(" ".join([message, *notes]), markup=False, soft_wrap=True)
@@ -242,13 +249,13 @@ def _output_is_closed() -> bool:
 
 
 def _stop_writing() -> int:
-    """End as a tool does whose reader has gone, `head` for example: quietly, and not with an answer."""
+    """End quietly and without an answer, like any tool whose reader (`head` for example) has gone."""
     _redirect(1)
     return NOBODY_READS
 
 
 def _redirect(descriptor: int) -> None:
-    """Let what is still in the buffers vanish: Python flushes them at its end, and would complain."""
+    """Discard what is still in the buffers, which Python would flush at its end and complain about."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -6,30 +6,26 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.padding import Padding
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
-from privfair.cli.console import Console, escape
-from privfair.util import toml_value
+from privfair.cli.console import ANSWER_IS_NO, Console, escape, plain_table
+from privfair.cli.ledger import JsonOption
 
 if TYPE_CHECKING:
     from privfair.datasets.downloads import DatasetInfo
     from privfair.datasets.records import ClientData, Federation, Records
 
 CLIENTS_SHOWN = 50
-EXIT_NO = 1
 
 app = typer.Typer(no_args_is_help=True, help="The registry of datasets: list, fetch, check.")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Name = Annotated[str, typer.Argument(help="A dataset of the registry; `privfair data list` shows them.")]
 
 
 @app.command("list")
-def list_datasets(as_json: Json = False) -> None:
+def list_datasets(as_json: JsonOption = False) -> None:
     """Show every dataset: what it is, its source, its options, its preprocessing, and whether it is on this machine."""
     from privfair.datasets import describe
 
@@ -37,7 +33,7 @@ def list_datasets(as_json: Json = False) -> None:
     if as_json:
         print(json.dumps({"datasets": [_info_json(info) for info in datasets]}))
         return
-    console = Console(highlight=False)
+    console = Console()
     for info in datasets:
         console.print(f"[bold]{info.name}[/]", "[green]available[/]" if info.available else "[yellow]not here[/]")
         lines = [info.description, f"source: {info.source}", f"licence: {info.licence}"]
@@ -51,7 +47,7 @@ def list_datasets(as_json: Json = False) -> None:
 
 
 @app.command()
-def fetch(name: Name, as_json: Json = False) -> None:
+def fetch(name: Name, as_json: JsonOption = False) -> None:
     """Download a dataset from its public source into the user's cache and verify its SHA-256."""
     from privfair.datasets.downloads import fetch as fetch_files
     from privfair.datasets.registry import find
@@ -67,8 +63,8 @@ def fetch(name: Name, as_json: Json = False) -> None:
         print(json.dumps({"dataset": name, "files": files}))
         return
     for file in fetched:
-        reported = "fetched, SHA-256 verified" if file.downloaded else "here already"
-        Console().print(f"{file.name}: {reported}: {file.path}", markup=False, soft_wrap=True)
+        how = "fetched, SHA-256 verified" if file.downloaded else "here already"
+        Console().print(f"{file.name}: {how}: {file.path}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -79,9 +75,9 @@ def check(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the split, and of synthetic data.", min=0)] = 0,
     test_fraction: Annotated[float, typer.Option(help="Expected share of test records.")] = 0.25,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Load a dataset and show its clients, groups, labels and notes; the exit code is 1 if a file is not the published.
+    """Load a dataset and show its clients, groups, labels and notes; exit code 1 if a file is not the published one.
 
     Example: privfair data check compas --set attribute_as_feature=false
     """
@@ -96,14 +92,15 @@ def check(
     if as_json:
         print(json.dumps({**_federation_json(federation), "published": files}))
     else:
-        _print_federation(Console(highlight=False), federation, files)
+        _print_federation(Console(), federation, files)
     if not all(files.values()):
-        raise typer.Exit(EXIT_NO)
+        raise typer.Exit(ANSWER_IS_NO)
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """The options in `key=value` pairs; a value that is not TOML is text."""
     from privfair.datasets.downloads import COMMON
+    from privfair.util import toml_value
 
     settings = {}
     for pair in pairs:
@@ -173,7 +170,7 @@ def _print_federation(console: Console, federation: Federation, files: dict[str,
     total = sum(len(client.train) + len(client.test) for client in federation.clients)
     counts = f"{total} records, {len(federation.clients)} clients, {len(schema.features)} features"
     title = f"{escape(federation.name)}: {counts}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = plain_table(title)
     table.add_column("client", overflow="fold")
     for heading in ("train", "test", *(attribute.name for attribute in schema.sensitive), "mean label"):
         table.add_column(escape(heading), justify="right")

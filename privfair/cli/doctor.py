@@ -1,6 +1,7 @@
-"""What `privfair doctor` tries, each in earnest. Run as a program it tries the checks it is given, one after the other.
+"""`privfair doctor`: what is installed, what works, what is found on this machine.
 
-It is a program of its own because a package that does not fit the machine may end the process instead of raising.
+Every check really uses what it checks. The checks run in another process (this module as a program), because a package
+that does not fit the machine may end the process instead of raising.
 """
 
 from __future__ import annotations
@@ -21,17 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
-from privfair.cli.console import Console
+from privfair.cli.console import Console, plain_table
 from privfair.cli.ledger import JsonOption
-from privfair.util import installed
 
-MARK = "\x1eprivfair-doctor "  # libraries print, too; what begins so is ours
+MARK = "\x1eprivfair-doctor "  # libraries print, too; lines that begin so are ours
 REINSTALL = "Install privfair again in a fresh environment: `make demo`, or pip install with constraints.txt."
 POSTGRES_SECONDS = "5"
+LONGEST_SECONDS, LONGEST_TEXT = 300, 300
 PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")  # in the address of a ledger: people show this output to others
 
 
@@ -177,36 +176,25 @@ CHECKS = {
 }
 
 
-def _tell(**fields: Any) -> None:
+def _answer(**fields: Any) -> None:
     print(f"\n{MARK}{json.dumps(fields)}", flush=True)
 
 
 def main(names: list[str]) -> None:
-    """Try these checks and print one line when each begins and when it has an answer."""
+    """Try these checks; print one line when each begins and one with its result."""
     for name in names:
-        _tell(name=name, begins=True)
+        _answer(name=name, begins=True)
         started = time.perf_counter()
         try:
             found, works = CHECKS[name].attempt(), True
         except Exception as error:  # noqa: BLE001  whatever a package raises is the answer
             found, works = PASSWORD.sub(r"\1:***@", f"{type(error).__name__}: {error}"), False
-        _tell(name=name, works=works, found=found, seconds=round(time.perf_counter() - started, 2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
-# ---- `privfair doctor`: what is installed, what works, what is found on this machine.
-
-
-LONGEST_SECONDS = 300
-LONGEST_TEXT = 300
+        _answer(name=name, works=works, found=found, seconds=round(time.perf_counter() - started, 2))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check."""
+    """The result of a check."""
 
     name: str
     required: bool
@@ -217,11 +205,13 @@ class Outcome:
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Tell what is installed and try what privfair needs: training, noise, encryption, ledger, Flower, data.
+    """Show what is installed and try what privfair needs: training, noise, encryption, ledger, Flower, data.
 
-    Every part is really tried, in another process, and nothing is left behind. The exit code is 1 if a part does
-    not work that privfair needs; optional parts that are missing are told with how to get them.
+    Every part is really tried, in another process, and nothing is left behind. The exit code is 1 if a part that
+    privfair needs does not work; for missing optional parts the command to install them is shown.
     """
+    from privfair.util import installed
+
     console = Console(stderr=True)
     with console.status("trying …") as status:
         outcomes = diagnose(list(CHECKS), begins=lambda name: status.update(f"trying {CHECKS[name].title} …"))
@@ -234,13 +224,13 @@ def doctor(as_json: JsonOption = False) -> None:
         about = {"healthy": healthy, "versions": versions, "machine": machine, "parts": parts, "datasets": data}
         print(json.dumps(about))
     else:
-        _print(Console(highlight=False), outcomes, versions, machine, healthy=healthy)
+        _print(Console(), outcomes, versions, machine, healthy=healthy)
     if not healthy:
         raise typer.Exit(1)
 
 
 def about_machine() -> dict[str, Any]:
-    """System, cores that may be used, and memory in gigabytes where the system tells it."""
+    """System, usable cores, and memory in gigabytes if the system reports it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         pages, free, size = (os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "AVPHYS_PAGES", "PAGE_SIZE"))
@@ -254,7 +244,7 @@ def about_machine() -> dict[str, Any]:
 
 
 def diagnose(names: list[str], *, begins: Callable[[str], None] = lambda name: None) -> list[Outcome]:
-    """The outcome of every check; one that ends the trying process is told as such, and the others go on after it."""
+    """The outcome of every check; after one that ends the process, another process continues with the rest."""
     waiting, outcomes = list(names), []
     while waiting:
         reported, crashed = _try(waiting, begins)
@@ -273,7 +263,7 @@ def _outcome(name: str, works: bool, found: Any, seconds: float | None) -> Outco
 
 
 def _try(names: list[str], begins: Callable[[str], None]) -> tuple[list[dict[str, Any]], str]:
-    """The answers of one process that tries these checks, and how it ended if there are fewer."""
+    """The answers of one process that tries these checks, and how it ended if some are missing."""
     command = [sys.executable, "-P", "-m", "privfair.cli.doctor", *names]
     reported = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8") as process:
@@ -302,14 +292,14 @@ def _short(found: Any) -> Any:
 def _print(
     console: Console, outcomes: list[Outcome], versions: dict[str, Any], machine: dict[str, Any], *, healthy: bool
 ) -> None:
-    """Everything for a reader."""
+    """Print versions, machine, checks and datasets."""
     console.print(Text(", ".join(f"{name} {found}" for name, found in versions.items() if found)))
     missing = [name for name, found in versions.items() if found is None]
     if missing:
         console.print(Text(f"not installed: {', '.join(missing)}"))
     memory = f", {machine['memory_gb']} GB memory ({machine['free_gb']} free)" if machine["memory_gb"] else ""
     console.print(Text(f"{machine['system']}, {machine['cores']} cores{memory}"))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = plain_table()
     table.add_column("part", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("found", overflow="fold")
@@ -330,7 +320,7 @@ def _print(
 
 
 def _print_datasets(console: Console, datasets: dict[str, dict[str, str | None]]) -> None:
-    """Which datasets' files are on this machine, and where they are looked for."""
+    """Print which datasets are on this machine, and where their files were looked for."""
     here = [name for name, files in datasets.items() if all(files.values())]
     folder = os.environ.get("PRIVFAIR_DATA")
     looked = f"in {folder} (PRIVFAIR_DATA) and the user's cache" if folder else "in the cache; PRIVFAIR_DATA is not set"
@@ -338,3 +328,7 @@ def _print_datasets(console: Console, datasets: dict[str, dict[str, str | None]]
     absent = [name for name in datasets if name not in here]
     if absent:
         console.print(Text(f"not here: {', '.join(absent)} → privfair data fetch {absent[0]}"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

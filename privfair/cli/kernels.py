@@ -1,4 +1,7 @@
-"""The tables of `privfair kernels`: they are folded, split or made wider, and no number in them is cut."""
+"""`privfair kernels`: kernels with and without privacy noise, side by side.
+
+Tables are folded, split or made wider than the screen, so that no number in them is cut.
+"""
 
 from __future__ import annotations
 
@@ -9,162 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.cells import cell_len
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
-from privfair.cli.console import Console, escape
+from privfair.cli.console import Console, escape, plain_table
+from privfair.cli.ledger import JsonOption
 
 if TYPE_CHECKING:
     from privfair.kernels.base import Kernel
     from privfair.kernels.comparison import Check, Comparison
     from privfair.kernels.mmd import Estimate
-    from privfair.mechanisms.noise import Noise
-
-NAME = 14  # longer names of kernels are folded
-GAP = 2  # between columns, and at the two edges together
-
-
-def _plain_table(title: str) -> Table:
-    """A table with room for its columns on 80 characters."""
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Print a table in which no number is ever cut: if need be it is wider than the screen."""
-    width = max(console.width, _least_width(table))
-    console.print(table, width=width, crop=False, no_wrap=width > console.width, overflow="ignore")
-
-
-def _least_width(table: Table) -> int:
-    """How narrow the table can be made without cutting anything: some columns are folded between words."""
-    total = 0
-    for column in table.columns:
-        cells = [Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells)]
-        total += GAP + max(cell_len(cell) if column.no_wrap else _longest_word(cell) for cell in cells)
-    return total
-
-
-def _longest_word(cell: str) -> int:
-    """Of a cell whose spaces at the beginning stay with its first word."""
-    indent = len(cell) - len(cell.lstrip())
-    return indent + max(map(cell_len, cell.split()), default=0)
-
-
-def _foldable(kernel: Kernel, *, longer_than: int) -> str:
-    """The kernel's name; a long one with spaces at which it is folded, instead of inside a number."""
-    name = str(kernel)
-    return escape(name if len(name) <= longer_than else name.replace("+", "+ "))
-
-
-def value_tables(comparisons: list[Comparison], at: list[float], width: int) -> Iterator[Table]:
-    """Kernel values at the chosen distances, so many of them in a table as fit."""
-    start = 0
-    while start < len(at):
-        end = start + 1
-        table = _value_table(comparisons, at[start:end])
-        while end < len(at):
-            wider = _value_table(comparisons, at[start : end + 1])
-            if _least_width(wider) > width:
-                break
-            end, table = end + 1, wider
-        yield table
-        start = end
-
-
-def _value_table(comparisons: list[Comparison], at: list[float]) -> Table:
-    """Kernel values at these distances."""
-    table = _plain_table("Kernel values v(d) at distance d")
-    table.add_column("d =")
-    for d in at:
-        table.add_column(f"{d:g}", justify="right", no_wrap=True)
-    table.add_column("bandwidth", justify="right", no_wrap=True)
-    table.add_column("Var C′", justify="right", no_wrap=True)
-    seen = set()
-    for c in comparisons:
-        if c.kernel not in seen:
-            seen.add(c.kernel)
-            table.add_section()
-            table.add_row(f"[bold]{_foldable(c.kernel, longer_than=NAME)}[/]", *_values(c.kernel, at), "×1")
-        table.add_row(f"  convolved {escape(str(c.noise))}", *_values(c.convolved, at))
-        if c.deconvolved.kernel is None:
-            table.add_row(f"  [dim]deconvolved {escape(str(c.noise))}[/]", "[dim]none[/]")
-        else:
-            table.add_row(
-                f"  deconvolved {escape(str(c.noise))}", *_values(c.deconvolved.kernel, at), f"×{c.variance_factor:.3g}"
-            )
-    return table
-
-
-def _values(kernel: Kernel, at: list[float]) -> list[str]:
-    width = kernel.effective_bandwidth
-    return [*(f"{float(kernel.profile(d)):.3f}" for d in at), "–" if width is None else f"{width:.3g}"]
-
-
-def mmd2_tables(
-    comparisons: list[Comparison], names: list[str], sizes: list[int], repeats: int, width: int
-) -> list[Table]:
-    """MMD² with standard errors, and the checks; a table for each comparison where names leave no room for numbers."""
-    first, second = (f"{escape(name)} ({size} scores)" for name, size in zip(names, sizes, strict=True))
-    title = f"MMD² between {first} and {second}"
-    table = _plain_table(title)
-    table.add_column("kernel, noise")
-    _add_mmd2_columns(table, repeats)
-    for c in comparisons:
-        table.add_section()
-        beside = [f"[bold]{_foldable(c.kernel, longer_than=NAME)}[/]", escape(str(c.noise)), "", ""]
-        for name, row in zip(beside, _mmd2_rows(c), strict=True):
-            table.add_row(name, *row)
-    if _least_width(table) <= width:
-        return [table]
-    tables = []
-    for number, c in enumerate(comparisons):
-        own = f"{escape(str(c.kernel))}, noise {escape(str(c.noise))}"
-        tables.append(_plain_table(own if number else f"{title}\n\n{own}"))
-        _add_mmd2_columns(tables[-1], repeats)
-        for row in _mmd2_rows(c):
-            tables[-1].add_row(*row)
-    return tables
-
-
-def _add_mmd2_columns(table: Table, repeats: int) -> None:
-    for heading in ("scores", "kernel used"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("MMD² ± s.e.", justify="right", no_wrap=True)
-    table.add_column(f"mean of {repeats} draws (s.e.)", no_wrap=True)
-
-
-def _mmd2_rows(c: Comparison) -> list[list[str]]:
-    """Clean and noisy scores under the kernels that go with them."""
-    rows = [
-        ["clean", "clean", _plus_minus(c.mmd2_clean)],
-        ["noisy", "clean", _plus_minus(c.mmd2_noisy), _verdict(c.noisy_check, "convolved")],
-        ["clean", "convolved", _plus_minus(c.mmd2_convolved)],
-    ]
-    if c.mmd2_deconvolved is None or c.deconvolved_check is None:
-        return [*rows, ["[dim]noisy[/]", "[dim]deconvolved[/]", "[dim]none[/]"]]
-    verdict = _verdict(c.deconvolved_check, "clean")
-    return [*rows, ["noisy", "deconvolved", _plus_minus(c.mmd2_deconvolved), verdict]]
-
-
-def _plus_minus(estimate: Estimate) -> str:
-    return f"{estimate.value:.4f} ± {estimate.standard_error:.4f}"
-
-
-def _verdict(check: Check, target: str) -> str:
-    colour = "green" if check.agrees else "bold red"
-    return f"{check.mean:.4f} [{colour}]{'=' if check.agrees else '≠'} {target}[/] ({check.deviation:+.1f})"
-
-
-# ---- `privfair kernels`: kernels with and without privacy noise, side by side.
-
 
 DISTANCES = "0,0.1,0.3,1"
+NAME = 14  # longer names of kernels are folded
+GAP = 2  # between columns, and at the two edges together
 
 
 def kernels(
@@ -193,7 +57,7 @@ def kernels(
             help="Also write a page to explore kernels, noise and ε with sliders; it opens at the first pair."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare kernels with and without privacy noise: values, spectra and the MMD² between two groups.
 
@@ -221,8 +85,8 @@ def kernels(
     names, (first, second) = list(groups), groups.values()
 
     _make_folder(out)
-    page = {} if html is None else {"page": _write_page(pairs, html)}
-    console = Console(quiet=as_json, highlight=False)
+    page = {} if html is None else {"page": kernel_files.write_explorer(pairs, html)}  # first: its path may be bad
+    console = Console(quiet=as_json)
     comparisons: list[Comparison] = []
     with Progress(console=Console(stderr=True), transient=True, disable=as_json) as progress:
         for k, n in progress.track(pairs, description="Comparing kernels"):
@@ -246,18 +110,11 @@ def kernels(
 
 
 def _make_folder(path: Path) -> None:
-    """The folder for the results, before any work is done for it."""
+    """Create the folder for the results before any work is done."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", f"must be a folder that can be written ({error.strerror})", str(path)) from None
-
-
-def _write_page(pairs: list[tuple[Kernel, Noise]], path: Path) -> Path:
-    """The kernel explorer, written before the comparison: a bad path is told at once."""
-    from privfair.reports.explorer import write_explorer
-
-    return write_explorer(pairs, path)
 
 
 def _built_in_groups(rng: Any) -> dict[str, Any]:
@@ -306,7 +163,7 @@ def _numbers(name: str, text: str) -> list[float]:
 
 
 def _print_notes(console: Console, comparisons: list[Comparison]) -> None:
-    """What the words in the tables mean."""
+    """Explain the words in the tables."""
     notes = [
         "convolved: what noise on a shared score makes of the kernel. deconvolved: the kernel that noise turns into "
         "the clean one, so that noisy scores give the noiseless answer on average.",
@@ -373,3 +230,129 @@ def _json_check(check: Check | None) -> dict[str, float | bool] | None:
         "standard_error": check.standard_error,
         "agrees": check.agrees,
     }
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table without cutting a number: wider than the screen if need be."""
+    width = max(console.width, _least_width(table))
+    console.print(table, width=width, crop=False, no_wrap=width > console.width, overflow="ignore")
+
+
+def _least_width(table: Table) -> int:
+    """How narrow the table can be made without cutting anything: some columns are folded between words."""
+    total = 0
+    for column in table.columns:
+        cells = [Text.from_markup(str(cell)).plain for cell in (column.header, *column.cells)]
+        total += GAP + max(cell_len(cell) if column.no_wrap else _longest_word(cell) for cell in cells)
+    return total
+
+
+def _longest_word(cell: str) -> int:
+    """The longest word of a cell; leading spaces belong to its first word."""
+    indent = len(cell) - len(cell.lstrip())
+    return indent + max(map(cell_len, cell.split()), default=0)
+
+
+def _foldable(kernel: Kernel, *, longer_than: int) -> str:
+    """The kernel's name; a long one gets spaces to be folded at, instead of inside a number."""
+    name = str(kernel)
+    return escape(name if len(name) <= longer_than else name.replace("+", "+ "))
+
+
+def value_tables(comparisons: list[Comparison], at: list[float], width: int) -> Iterator[Table]:
+    """Kernel values at the chosen distances, as many in a table as fit."""
+    start = 0
+    while start < len(at):
+        end = start + 1
+        table = _value_table(comparisons, at[start:end])
+        while end < len(at):
+            wider = _value_table(comparisons, at[start : end + 1])
+            if _least_width(wider) > width:
+                break
+            end, table = end + 1, wider
+        yield table
+        start = end
+
+
+def _value_table(comparisons: list[Comparison], at: list[float]) -> Table:
+    """Kernel values at these distances."""
+    table = plain_table("Kernel values v(d) at distance d")
+    table.add_column("d =")
+    for d in at:
+        table.add_column(f"{d:g}", justify="right", no_wrap=True)
+    table.add_column("bandwidth", justify="right", no_wrap=True)
+    table.add_column("Var C′", justify="right", no_wrap=True)
+    seen = set()
+    for c in comparisons:
+        if c.kernel not in seen:
+            seen.add(c.kernel)
+            table.add_section()
+            table.add_row(f"[bold]{_foldable(c.kernel, longer_than=NAME)}[/]", *_values(c.kernel, at), "×1")
+        table.add_row(f"  convolved {escape(str(c.noise))}", *_values(c.convolved, at))
+        if c.deconvolved.kernel is None:
+            table.add_row(f"  [dim]deconvolved {escape(str(c.noise))}[/]", "[dim]none[/]")
+        else:
+            table.add_row(
+                f"  deconvolved {escape(str(c.noise))}", *_values(c.deconvolved.kernel, at), f"×{c.variance_factor:.3g}"
+            )
+    return table
+
+
+def _values(kernel: Kernel, at: list[float]) -> list[str]:
+    width = kernel.effective_bandwidth
+    return [*(f"{float(kernel.profile(d)):.3f}" for d in at), "–" if width is None else f"{width:.3g}"]
+
+
+def mmd2_tables(
+    comparisons: list[Comparison], names: list[str], sizes: list[int], repeats: int, width: int
+) -> list[Table]:
+    """MMD² with standard errors, and the checks; a table for each comparison where names leave no room for numbers."""
+    first, second = (f"{escape(name)} ({size} scores)" for name, size in zip(names, sizes, strict=True))
+    title = f"MMD² between {first} and {second}"
+    table = plain_table(title)
+    table.add_column("kernel, noise")
+    _add_mmd2_columns(table, repeats)
+    for c in comparisons:
+        table.add_section()
+        beside = [f"[bold]{_foldable(c.kernel, longer_than=NAME)}[/]", escape(str(c.noise)), "", ""]
+        for name, row in zip(beside, _mmd2_rows(c), strict=True):
+            table.add_row(name, *row)
+    if _least_width(table) <= width:
+        return [table]
+    tables = []
+    for number, c in enumerate(comparisons):
+        own = f"{escape(str(c.kernel))}, noise {escape(str(c.noise))}"
+        tables.append(plain_table(own if number else f"{title}\n\n{own}"))
+        _add_mmd2_columns(tables[-1], repeats)
+        for row in _mmd2_rows(c):
+            tables[-1].add_row(*row)
+    return tables
+
+
+def _add_mmd2_columns(table: Table, repeats: int) -> None:
+    for heading in ("scores", "kernel used"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("MMD² ± s.e.", justify="right", no_wrap=True)
+    table.add_column(f"mean of {repeats} draws (s.e.)", no_wrap=True)
+
+
+def _mmd2_rows(c: Comparison) -> list[list[str]]:
+    """Clean and noisy scores under the kernels that go with them."""
+    rows = [
+        ["clean", "clean", _plus_minus(c.mmd2_clean)],
+        ["noisy", "clean", _plus_minus(c.mmd2_noisy), _verdict(c.noisy_check, "convolved")],
+        ["clean", "convolved", _plus_minus(c.mmd2_convolved)],
+    ]
+    if c.mmd2_deconvolved is None or c.deconvolved_check is None:
+        return [*rows, ["[dim]noisy[/]", "[dim]deconvolved[/]", "[dim]none[/]"]]
+    verdict = _verdict(c.deconvolved_check, "clean")
+    return [*rows, ["noisy", "deconvolved", _plus_minus(c.mmd2_deconvolved), verdict]]
+
+
+def _plus_minus(estimate: Estimate) -> str:
+    return f"{estimate.value:.4f} ± {estimate.standard_error:.4f}"
+
+
+def _verdict(check: Check, target: str) -> str:
+    colour = "green" if check.agrees else "bold red"
+    return f"{check.mean:.4f} [{colour}]{'=' if check.agrees else '≠'} {target}[/] ({check.deviation:+.1f})"

@@ -10,16 +10,16 @@ import typer
 
 from accountant.errors import InputError
 from privfair.cli.console import Console
+from privfair.cli.ledger import JsonOption
 
 app = typer.Typer(no_args_is_help=True, help="Key pairs for encrypted aggregation: new, show.")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @app.command()
 def new(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the key files.")],
     scheme: Annotated[str, typer.Option(help="bfv: exact sums. ckks: approximate sums, larger messages.")] = "bfv",
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a key pair: client.key for every client, server.key for the server. Nothing is overwritten.
 
@@ -34,7 +34,7 @@ def new(
         about = {"scheme": scheme, "key_id": keys.client.key_id, **files, "warning": SINGLE_KEY_WARNING}
         print(json.dumps(about))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     console.print(f"{scheme} keys {keys.client.key_id}", markup=False)
     console.print(f"  {files['client']}: SECRET. To every client and to nobody else; keep its mode 0600.", markup=False)
     console.print(f"  {files['server']}: public. To the server, which can add with it and open nothing.", markup=False)
@@ -44,9 +44,9 @@ def new(
 @app.command()
 def show(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A key file, or a directory with key files.")],
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Tell what the key files are, after checking that they are whole, usable and readable by the right people."""
+    """Show what the key files are, after checking that they are whole, usable and readable by the right people."""
     found = [_about(file, role) for role, file in _files(path)]
     if len({about["key_id"] for about in found}) > 1:
         raise InputError("key files", "must belong together", [about["key_id"] for about in found])
@@ -54,8 +54,8 @@ def show(
         print(json.dumps({"keys": found}))
         return
     for about in found:
-        reported = f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}"
-        Console().print(reported, markup=False, soft_wrap=True)
+        line = f"{about['path']}: {about['role']} key, scheme {about['scheme']}, key id {about['key_id']}"
+        Console().print(line, markup=False, soft_wrap=True)
 
 
 def _files(path: Path) -> list[tuple[str, Path]]:

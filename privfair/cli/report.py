@@ -36,13 +36,15 @@ def report(
     Example: privfair report runs/compas-mmd_fedavg-20260131-120000
     """
     kind = kind_of(folder)
-    where = out or folder / ("report-private.html" if include_private else "report.html")  # the one to pass on stays
+    where = out or folder / (
+        "report-private.html" if include_private else "report.html"
+    )  # a page to pass on is not replaced
     size = write_report(folder, kind, where, include_private=include_private)
     figures = "private" if include_private else "released"
     if as_json:
         print(json.dumps({"out": str(where), "kind": kind, "figures": figures, "bytes": size}, ensure_ascii=False))
         return
-    console = Console(highlight=False)
+    console = Console()
     console.print(f"Report of the {kind}: {escape(str(where))}", soft_wrap=True)
     if include_private:
         console.print("It contains figures that were not released; do not pass it on.", style="bold yellow")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from accountant.errors import InputError
-from privfair.cli.console import Console, escape
-from privfair.cli.sweep import plain_table, print_areas, watched
+from privfair.cli.console import Console, escape, plain_table
+from privfair.cli.ledger import JsonOption
+from privfair.cli.sweep import print_areas, watched
 
 if TYPE_CHECKING:
     from privfair.sweeps.paper import Experiment
-    from privfair.sweeps.run_sweep import Sweep
+    from privfair.sweeps.sweep import Sweep
 
 _COLOURS = {"confirmed": "green", "not confirmed": "bold red", "undecided": "yellow"}
 QUICK_WARNING = (
@@ -50,23 +51,22 @@ def reproduce(
         typer.Option(help="Begin no more runs after so long, and report what there is; thinner, not shorter.", min=0),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run an experiment of Rychener, Kuhn & Hu (AISTATS 2025) with the paper's settings, and check its claims.
 
-    `private` and `trackers-…` go beyond it: the same trade-off at ε = 1, 3, 10 and without privacy, and by what is
-    shared for fairness (noisy scores, or sums of features), with what we expected of it.
-    Writes every run to results.csv as it finishes (started again it goes on where it was), the figures in the paper's
-    arrangement, and claims.md: for each claim whether the runs confirm it, with numbers and the rule it was decided by.
+    `private` and `trackers-…` go beyond the paper: the same trade-off at ε = 1, 3, 10 and without privacy, and by what
+    is shared for fairness (noisy scores, or sums of features), checked against what we expected.
+    Every run is written to results.csv as it finishes (started again, the command continues). Figures follow the
+    paper's arrangement; claims.md says for each claim whether the runs confirm it, with numbers and the rule.
     """
     from dataclasses import replace
 
-    from privfair.reports import pages as paper_files
-    from privfair.reports import sweep_page as sweep_files
+    from privfair.reports import sweep_files
     from privfair.sweeps.frontiers import areas_of, as_table
     from privfair.sweeps.paper import EXPERIMENTS
     from privfair.sweeps.paper.claims import Evidence
-    from privfair.sweeps.run_sweep import carry_out, require_no_budget
+    from privfair.sweeps.sweep import require_no_budget, run_sweep
 
     if name not in EXPERIMENTS:
         raise InputError("experiment", f"must be one of {', '.join(EXPERIMENTS)}", name)
@@ -81,17 +81,17 @@ def reproduce(
         "set": sorted(w for w in wishes if not w.startswith("run.engine")),
     }
     own_ledger = experiment.private and not any(wish.startswith("run.ledger") for wish in wishes)
-    # seeded runs on public data are no part of anybody's books: they have theirs beside the results
+    # seeded runs on public data belong in no user's ledger: they get one beside the results
     aside = [f"run.ledger=sqlite:///{where / 'ledger.sqlite'}"] if own_ledger else []
-    if own_ledger:  # not to get around a budget that these data have in the usual books
+    if own_ledger:  # the data may have a budget in the usual ledger, which must not be evaded
         usual = experiment.jobs(quick=quick, overrides=wishes)
         require_no_budget(usual[0].config, len(usual))
     started = time.perf_counter()
     with watched(f"reproduce {name}", quiet=as_json, out=where) as watch:
         jobs = experiment.jobs(quick=quick, overrides=[*wishes, *aside])
         limit = math.inf if minutes is None else minutes
-        done = carry_out(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
-        evidence = Evidence.of(done)
+        done = run_sweep(jobs, where, configuration=configuration, workers=workers, minutes=limit, **watch.callbacks)
+        evidence = Evidence(done.jobs, done.rows, done.histories)
         claims = [
             {"claim": claim.text, "outcome": verdict.outcome, "numbers": verdict.numbers, "how": claim.how}
             for claim, verdict in ((claim, claim.decide(evidence)) for claim in experiment.claims)
@@ -105,7 +105,7 @@ def reproduce(
         about = _about(experiment, done, quick, wishes, seeds, time.perf_counter() - started)
         areas = areas_of(evidence.points, done.rows, "accuracy") if experiment.areas else None
         files += [sweep_files.write_areas(areas, done.out / "areas.csv")] if areas else []
-        files.append(paper_files.write_claims(about, claims, areas, done.out / "claims.md"))
+        files.append(sweep_files.write_claims(about, claims, areas, done.out / "claims.md"))
     if as_json:
         answer = {
             **about,
@@ -116,7 +116,7 @@ def reproduce(
         }
         print(json.dumps(answer, allow_nan=False, ensure_ascii=False))
     else:
-        _print(Console(highlight=False), about, claims, areas, files)
+        _print(Console(), about, claims, areas, files)
     if not done.done:
         raise typer.Exit(1)
 

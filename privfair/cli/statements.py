@@ -1,4 +1,4 @@
-"""What the terminal shows of a private run: its plan before training, its statement after."""
+"""Private runs on the terminal: the plan before training, the statement after, and how it compares with the ledger."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
+from rich.text import Text
 
-from privfair.cli.console import Console, escape
+from privfair.cli.console import Console, escape, plain_table
 from privfair.cli.ledger import json_number, shown
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport
     from accountant.worst_case import Epsilon
 
+SAME = 1e-9  # relative: sums in another order differ by so much
+
 
 def print_plan(console: Console, plan: dict[str, Any]) -> None:
-    """The channels with their noise, rates and price, and what to expect of them."""
-    table = _table("privacy plan")
+    """Print the channels with noise, rates and price, and what to expect of them."""
+    table = plain_table("privacy plan")
     for column in ("channel", "noise", "sampling", "ε alone"):
         table.add_column(column, justify="right" if column == "ε alone" else "left")
     for row in plan["channels"]:
@@ -33,42 +34,39 @@ def print_plan(console: Console, plan: dict[str, Any]) -> None:
 
 
 def print_statement(console: Console, privacy: dict[str, Any]) -> None:
-    """What the run cost, whom, and what is not covered."""
+    """Print what the run cost, for whom, and what is not covered."""
     if "ledger" not in privacy:
         console.print(privacy["claim"], style="dim", markup=False)
         return
-    style = "bold" if privacy["private"] else "bold yellow"
     console.print("privacy", style="bold")
-    console.print(f"  {privacy['claim']}", style=style, markup=False)
+    _print_indented(console, privacy["claim"], "bold" if privacy["private"] else "bold yellow")
     epsilon = privacy["epsilon"]
-    console.print(
-        f"  ε = {_epsilon(epsilon['pld'])} by PLD, {_epsilon(epsilon['rdp'])} by RDP, at δ = {privacy['delta']:g}; "
+    _print_indented(
+        console,
+        f"ε = {_epsilon(epsilon['pld'])} by PLD, {_epsilon(epsilon['rdp'])} by RDP, at δ = {privacy['delta']:g}; "
         f"neighbours: {privacy['neighbours']}.",
-        markup=False,
     )
     if privacy.get("collusion"):
         pooled = privacy["collusion"]["server_and_one_client"]
-        console.print(
-            f"  ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
+        _print_indented(
+            console,
+            f"ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
             "client, who together can open single vectors.",
-            markup=False,
         )
     planned = privacy.get("epsilon_of_plan", {}).get("pld")
     if privacy["epsilon_of"] == "plan":
-        reported = (
-            "It is the plan's, which bounds whatever was released: that depends on released counts, or on who answered."
-        )
-        console.print(f"  {reported}", markup=False)
+        text = "This is the planned upper bound; actual spending depends on the noisy counts, or on who responded."
+        _print_indented(console, text)
     elif planned is not None:
-        reported = f"It is of what was released. The plan allowed {shown(planned)} by PLD, with room for a crash."
-        console.print(f"  {reported}", markup=False)
-    console.print(
-        "  Quote this ε with its δ for this run; privfair audit adds up all runs on the data, and privfair budget show "
-        "tells what is left.",
-        style="dim",
-        markup=False,
+        text = f"This is what was released. The plan allowed {shown(planned)} by PLD, with room for a crash."
+        _print_indented(console, text)
+    _print_indented(
+        console,
+        "Quote this ε with its δ for this run. privfair audit adds up all runs on the data; privfair budget show "
+        "prints what is left.",
+        "dim",
     )
-    table = _table("")
+    table = plain_table()
     for column in ("ε of", "", "PLD", "RDP"):
         table.add_column(column, justify="right" if column in ("PLD", "RDP") else "left")
     for kind in ("channel", "group", "client"):
@@ -79,10 +77,10 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     for attribute, value in privacy["change_of_group"].items():
         table.add_row("changing a person's", escape(attribute), "", _epsilon(value))
     console.print(table)
-    console.print(f"  Followed: {privacy['objective']}.", markup=False)
-    console.print("  Not covered:", markup=False)
+    _print_indented(console, f"Followed: {privacy['objective']}.")
+    _print_indented(console, "Not covered:")
     for line in privacy["not_covered"]:
-        console.print(f"  · {line}", style="dim", markup=False)
+        _print_indented(console, line, "dim", bullet="· ")
     ledger = privacy["ledger"]
     console.print(
         f"  ledger  {ledger['url']}  ({ledger['rows']} rows of dataset {ledger['dataset']!r}; see privfair audit)",
@@ -91,8 +89,15 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
     )
 
 
+def _print_indented(console: Console, text: str, style: str = "", bullet: str = "") -> None:
+    """Print a paragraph whose lines are all indented, below its bullet if it has one."""
+    lines = Text(text, style).wrap(console, console.width - 2 - len(bullet))
+    for number, line in enumerate(lines):
+        console.print(Text("  " + (bullet if number == 0 else " " * len(bullet)), style) + line)
+
+
 def _shortened(rows: list[tuple[str, dict[str, Any]]], most: int = 8) -> list[tuple[str, dict[str, Any]]]:
-    """All rows, or of many those with the largest ε; None is an infinite one."""
+    """All rows, or if there are many those with the largest ε; None is an infinite one."""
     if len(rows) <= most:
         return rows
     largest = sorted(rows, key=lambda row: -math.inf if row[1]["rdp"] is None else -row[1]["rdp"])[: most - 1]
@@ -104,19 +109,9 @@ def _epsilon(value: float | None) -> str:
     return "∞" if value is None else shown(value) if value else ""
 
 
-def _table(title: str) -> Table:
-    return Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-
-
-# ---- The ε of a run's statement beside the ε of the run's rows in the ledger, at the same δ.
-
-
-SAME = 1e-9  # sums in another order
-
-
 @dataclass(frozen=True)
 class Statement:
-    """What a statement says of a run; after an audit also what the rows say, and how the two go together."""
+    """What a statement says of a run; after an audit, also what the ledger's rows say and whether they agree."""
 
     run: str
     ledger: str

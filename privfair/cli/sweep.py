@@ -1,4 +1,4 @@
-"""What the terminal shows of a sweep: a bar with the time left, the table of means, the frontiers."""
+"""`privfair sweep`: accuracy against unfairness over λ, seeds, methods and ε, with a progress bar and tables."""
 
 from __future__ import annotations
 
@@ -14,28 +14,159 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from accountant.errors import InputError
-from privfair.cli.console import Console, escape, telling
+from privfair.cli.console import Console, escape, plain_table, reporting
+from privfair.cli.ledger import JsonOption
 
 if TYPE_CHECKING:
     from privfair.config import Config
-    from privfair.sweeps.run_sweep import Sweep
+    from privfair.sweeps.sweep import Sweep
 
+LAMBDAS = "0,0.01,0.1,0.5,1,2,5,10"
+QUICK_LAMBDAS, QUICK_SEEDS, QUICK_ROUNDS = "0,0.1,1,10", 2, 10
 LINE_SECONDS = 30.0  # between two lines of progress where there is no terminal
 MOST_WARNINGS = 10
 MOST_LINES = 60  # of a table in the terminal; beyond, only Pareto points are shown
 
 
+def sweep(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; every key has a default.")] = None,
+    lambdas: Annotated[str | None, typer.Option(help=f"Strengths of the penalty. Default: {LAMBDAS}.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each point, with seeds from run.seed on. Default: 5.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods to compare, separated by commas. Default: the configuration's.")
+    ] = None,
+    epsilons: Annotated[
+        str | None, typer.Option(help="Privacy budgets, for example 1,3,inf; inf: none. Default: the configuration's.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="section.key=value, for example federation.rounds=50")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results; one that holds a sweep is continued. Default: new.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"At most {QUICK_ROUNDS} rounds, {QUICK_SEEDS} seeds, four λ: a first look.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Map the trade-off between accuracy and unfairness: every method at every λ, over several seeds.
+
+    Each finished run is written to results.csv at once. Started again with the same --out, a sweep continues where it
+    stopped; λ, seeds, methods and ε can be added that way, too. At the end it reports on all finished runs in the
+    folder: a table of means with the Pareto points marked, the frontiers compared by the area they dominate, and
+    figures.
+
+    Example: privfair sweep examples/compas.toml --lambdas 0,0.5,2,8 --seeds 10 --methods mmd_fedavg,local_fairness
+    """
+    from privfair.config import Config
+    from privfair.sweeps.jobs import Grid, default_epsilon
+    from privfair.sweeps.sweep import comparable, run_sweep
+
+    wishes = list(overrides or ())
+    base = Config.read(config, wishes) if config else Config.build({}, wishes)
+    if quick:
+        wishes.append(f"federation.rounds={min(base.federation.rounds, QUICK_ROUNDS)}")
+        base = Config.read(config, wishes) if config else Config.build({}, wishes)
+    grid = Grid(
+        strengths=_numbers("--lambdas", lambdas or (QUICK_LAMBDAS if quick else LAMBDAS)),
+        seeds=seeds if seeds is not None else (QUICK_SEEDS if quick else 5),
+        methods=_words(methods) if methods is not None else (base.federation.method,),
+        epsilons=_numbers("--epsilons", epsilons) if epsilons is not None else (default_epsilon(base),),
+    )
+    where = out or (Path(base.run.out) if base.run.out else _default_directory(base))
+    with watched(f"sweep on {base.data.name}", quiet=as_json, out=where) as watch:
+        done = run_sweep(
+            grid.jobs(base), where, configuration=_compared(comparable(base)), workers=workers, **watch.callbacks
+        )
+        whole = done.whole()
+        notion = next((row["notion"] for row in whole.done), base.fairness.notion)  # of one's own: by its own name
+        summary = summarise_sweep(whole, base.data.name, notion)
+    if as_json:
+        print(json.dumps(summary, allow_nan=False, ensure_ascii=False))
+    else:
+        print_sweep(Console(), summary)
+    if not done.done:
+        raise typer.Exit(1)
+
+
+def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
+    """Tables and frontiers of a sweep as plain values; writes files and figures beside results.csv."""
+    from privfair.reports import sweep_files
+    from privfair.sweeps import figures as sweep_figures
+    from privfair.sweeps.frontiers import areas_of, as_table, points_of, quality_name, warnings_of
+    from privfair.sweeps.jobs import NOT_COVERED
+
+    points, quality = points_of(done.rows), quality_name(done.done)
+    table = as_table(points, quality)
+    files = {"results": done.out / "results.csv", "summary": done.out / "summary.csv"}
+    sweep_files.write_summary(table, files["summary"], quality=quality)
+    parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
+    files |= {"parquet": parquet} if parquet else {}
+    if points:
+        names: dict[str, Any] = {"quality": quality, "notion": notion, "title": data}
+        files["frontier"] = sweep_figures.frontier_figure(points, done.out / "frontier", **names)[0]
+        files["scatter"] = sweep_figures.scatter_figure(points, done.out / "scatter", **names)[0]
+    targets = (*(job.epsilon for job in done.jobs), *(row["epsilon_target"] for row in done.rows))
+    private = any(not math.isinf(epsilon) for epsilon in targets)
+    return {
+        "data": data,
+        "notion": notion,
+        "quality": quality,
+        "runs": done.counts(),
+        "points": table,
+        "warnings": warnings_of(points),
+        "hypervolume": areas_of(points, done.rows, quality),
+        "failures": [
+            {key: _json(row[key]) for key in ("series", "value", "seed", "epsilon_target", "reason")}
+            for row in done.failed
+        ],
+        "privacy": {"private": private, "not_covered": [NOT_COVERED] if private else []},
+        "out": str(done.out),
+        "files": {name: str(path) for name, path in files.items()},
+    }
+
+
+def _compared(tables: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without what the grid varies."""
+    varied = {"fairness": ("lambda",), "federation": ("method",), "privacy": ("epsilon",)}
+    return {
+        section: {key: value for key, value in table.items() if key not in varied.get(section, ())}
+        for section, table in tables.items()
+    }
+
+
+def _default_directory(config: Config) -> Path:
+    return Path("results") / f"sweep-{config.data.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in _words(text))
+    except ValueError:
+        raise InputError(name, "must be numbers separated by commas", text, "For example 0,0.1,1.") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _json(value: Any) -> Any:
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
 class Watch:
-    """A bar over runs with the time left, on stderr; where that is no terminal, a line now and then."""
+    """A progress bar over runs with the time left, on stderr; a line now and then if that is no terminal."""
 
     def __init__(self, progress: Progress, what: str) -> None:
-        """Nothing is known before `started`."""
+        """Show a bar without a total, which `started` sets."""
         self._progress, self._what = progress, what
         self._task = progress.add_task(what, total=None, left="")
         self._failed = 0
@@ -45,11 +176,11 @@ class Watch:
 
     @property
     def callbacks(self) -> dict[str, Any]:
-        """What `carry_out` is given."""
+        """The callbacks of `run_sweep`."""
         return {"started": self._started, "finished": self._finished, "progress": self._advance}
 
     def _started(self, there: int, total: int) -> None:
-        # runs that are there already are not in the bar: the time left is estimated from what it has seen
+        # the bar leaves out runs that exist already: the time left follows from the speed of new ones
         self._total = total - there
         self._began = self._spoken = time.monotonic()
         self._progress.reset(self._task, total=self._total, left="")
@@ -64,8 +195,8 @@ class Watch:
         self._progress.update(self._task, completed=self._done, left=left)
         if not self._progress.console.is_terminal and now - self._spoken >= LINE_SECONDS:
             self._spoken = now
-            reported = f"{self._what}: {self._done:.1f} of {self._total} runs in {_clock(now - self._began)}"
-            self._progress.console.print(reported + (f", {left}" if left else ""), markup=False, soft_wrap=True)
+            line = f"{self._what}: {self._done:.1f} of {self._total} runs in {_clock(now - self._began)}"
+            self._progress.console.print(line + (f", {left}" if left else ""), markup=False, soft_wrap=True)
 
     def _finished(self, job: Any, row: dict[str, Any]) -> None:
         if row["status"] != "done":
@@ -78,9 +209,9 @@ class Watch:
 
 
 def time_left(seconds: float, done: float, more: float) -> str:
-    """How long it takes if it goes on like that, in words; nothing before there is something to tell from.
+    """The time left in words, from the mean speed so far; "" before anything is done.
 
-    From the mean speed of all steps: runs of different methods end at different times.
+    The mean is over all steps, because runs of different methods end at different times.
     """
     return f"about {_clock(seconds * more / done)} left" if done > 0 and more > 0 else ""
 
@@ -102,7 +233,7 @@ class _Runs(ProgressColumn):
 
 @contextmanager
 def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
-    """A bar while a sweep runs; silent with `quiet`. What ends it early tells what is saved in `out`."""
+    """Show a bar while a sweep runs, unless `quiet`. If it ends early, report what is saved in `out`."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -110,9 +241,9 @@ def watched(what: str, *, quiet: bool, out: Path) -> Iterator[Watch]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
-    console = Console(stderr=True, quiet=quiet, highlight=False)
-    with (  # the bar goes away before anything is said
-        telling(lambda: f"{_saved(out)} Continue with: {_same_command(out)}"),
+    console = Console(stderr=True, quiet=quiet)
+    with (  # the bar disappears before anything is printed
+        reporting(lambda: f"{_saved(out)} Continue with: {_same_command(out)}"),
         Progress(*columns, console=console, transient=True) as progress,
     ):
         yield Watch(progress, what)
@@ -126,14 +257,14 @@ def _saved(out: Path) -> str:
 
 
 def _same_command(out: Path) -> str:
-    """What this process was started with, and its folder, which may have been a new one."""
+    """The command of this process, with its folder, which may have been a new one."""
     words = ["privfair", *sys.argv[1:]]
     named = any(word.partition("=")[0] == "--out" for word in words)
     return shlex.join(words if named else [*words, "--out", str(out)])
 
 
 def print_sweep(console: Console, summary: dict[str, Any]) -> None:
-    """The whole answer for people."""
+    """Print the tables, warnings, frontiers and files of a sweep."""
     runs = summary["runs"]
     failed = f", {runs['failed']} failed" if runs["failed"] else ""
     before = runs["all"] - runs["done"] - runs["failed"]  # a sweep tries all that it is asked for
@@ -193,7 +324,7 @@ def _points(summary: dict[str, Any]) -> Table:
 
 
 def print_areas(console: Console, hypervolume: dict[str, Any]) -> None:
-    """Frontiers by the area they dominate."""
+    """Print the frontiers by the area they dominate."""
     reference = hypervolume["reference"]
     if reference is None:
         return
@@ -214,16 +345,8 @@ def print_areas(console: Console, hypervolume: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def plain_table(title: str) -> Table:
-    """A table with room for its columns on 80 characters."""
-    return Table(
-        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )  # fmt: skip
-
-
 def plus_minus(value: float, error: float | None) -> str:
-    """A mean with its standard error, where there is one."""
+    """A mean with its standard error, if there is one."""
     return f"{value:.4f}" + ("" if error is None or math.isnan(error) else f" ± {error:.4f}")
 
 
@@ -232,139 +355,3 @@ def _interval(interval: tuple[float, float] | None, *, signed: bool = False) -> 
         return "–"
     sign = "+" if signed else ""
     return f"{interval[0]:{sign}.4f} … {interval[1]:{sign}.4f}"
-
-
-# ---- `privfair sweep`: accuracy against unfairness over λ, seeds, methods and ε.
-
-
-LAMBDAS = "0,0.01,0.1,0.5,1,2,5,10"
-QUICK_LAMBDAS, QUICK_SEEDS, QUICK_ROUNDS = "0,0.1,1,10", 2, 10
-
-
-def sweep(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file; every key has a default.")] = None,
-    lambdas: Annotated[str | None, typer.Option(help=f"Strengths of the penalty. Default: {LAMBDAS}.")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Runs of each point, with seeds from run.seed on. Default: 5.")
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="Methods to compare, separated by commas. Default: the configuration's.")
-    ] = None,
-    epsilons: Annotated[
-        str | None, typer.Option(help="Privacy budgets, for example 1,3,inf; inf: none. Default: the configuration's.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="section.key=value, for example federation.rounds=50")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; one that holds a sweep is continued. Default: new.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes at once. Default: one for each core.", min=1)] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help=f"At most {QUICK_ROUNDS} rounds, {QUICK_SEEDS} seeds, four λ: a first look.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
-    """Map the trade-off between accuracy and unfairness: every method at every λ, over several seeds.
-
-    Each finished run is written to results.csv at once. A sweep that was stopped goes on where it was when it is
-    started again with the same --out; λ, seeds, methods and ε can be added that way, too. At the end, of all finished
-    runs in the folder: a table of means with the Pareto points marked, the frontiers compared by the area they
-    dominate, and figures.
-
-    Example: privfair sweep examples/compas.toml --lambdas 0,0.5,2,8 --seeds 10 --methods mmd_fedavg,local_fairness
-    """
-    from privfair.config import Config
-    from privfair.sweeps.jobs import Grid, default_epsilon
-    from privfair.sweeps.run_sweep import carry_out, comparable
-
-    wishes = list(overrides or ())
-    base = Config.read(config, wishes) if config else Config.build({}, wishes)
-    if quick:
-        wishes.append(f"federation.rounds={min(base.federation.rounds, QUICK_ROUNDS)}")
-        base = Config.read(config, wishes) if config else Config.build({}, wishes)
-    grid = Grid(
-        strengths=_numbers("--lambdas", lambdas or (QUICK_LAMBDAS if quick else LAMBDAS)),
-        seeds=seeds if seeds is not None else (QUICK_SEEDS if quick else 5),
-        methods=_words(methods) if methods is not None else (base.federation.method,),
-        epsilons=_numbers("--epsilons", epsilons) if epsilons is not None else (default_epsilon(base),),
-    )
-    where = out or (Path(base.run.out) if base.run.out else _default_directory(base))
-    with watched(f"sweep on {base.data.name}", quiet=as_json, out=where) as watch:
-        done = carry_out(
-            grid.jobs(base), where, configuration=_compared(comparable(base)), workers=workers, **watch.callbacks
-        )
-        whole = done.whole()
-        notion = next((row["notion"] for row in whole.done), base.fairness.notion)  # of one's own: by its own name
-        summary = summarise_sweep(whole, base.data.name, notion)
-    if as_json:
-        print(json.dumps(summary, allow_nan=False, ensure_ascii=False))
-    else:
-        print_sweep(Console(highlight=False), summary)
-    if not done.done:
-        raise typer.Exit(1)
-
-
-def summarise_sweep(done: Sweep, data: str, notion: str) -> dict[str, Any]:
-    """Tables, figures and frontiers of a sweep as plain values; writes the files beside results.csv."""
-    from privfair.reports import sweep_page as sweep_files
-    from privfair.sweeps import figures as sweep_figures
-    from privfair.sweeps.frontiers import areas_of, as_table, points_of, quality_name, warnings_of
-    from privfair.sweeps.run_sweep import NOT_COVERED
-
-    points, quality = points_of(done.rows), quality_name(done.done)
-    table = as_table(points, quality)
-    files = {"results": done.out / "results.csv", "summary": done.out / "summary.csv"}
-    sweep_files.write_summary(table, files["summary"], quality=quality)
-    parquet = sweep_files.write_parquet(done.rows, done.out / "results.parquet")
-    files |= {"parquet": parquet} if parquet else {}
-    if points:
-        names: dict[str, Any] = {"quality": quality, "notion": notion, "title": data}
-        files["frontier"] = sweep_figures.frontier_figure(points, done.out / "frontier", **names)[0]
-        files["scatter"] = sweep_figures.scatter_figure(points, done.out / "scatter", **names)[0]
-    targets = (*(job.epsilon for job in done.jobs), *(row["epsilon_target"] for row in done.rows))
-    private = any(not math.isinf(epsilon) for epsilon in targets)
-    return {
-        "data": data,
-        "notion": notion,
-        "quality": quality,
-        "runs": done.counts(),
-        "points": table,
-        "warnings": warnings_of(points),
-        "hypervolume": areas_of(points, done.rows, quality),
-        "failures": [
-            {key: _json(row[key]) for key in ("series", "value", "seed", "epsilon_target", "reason")}
-            for row in done.failed
-        ],
-        "privacy": {"private": private, "not_covered": [NOT_COVERED] if private else []},
-        "out": str(done.out),
-        "files": {name: str(path) for name, path in files.items()},
-    }
-
-
-def _compared(tables: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without what the grid varies."""
-    varied = {"fairness": ("lambda",), "federation": ("method",), "privacy": ("epsilon",)}
-    return {
-        section: {key: value for key, value in table.items() if key not in varied.get(section, ())}
-        for section, table in tables.items()
-    }
-
-
-def _default_directory(config: Config) -> Path:
-    return Path("results") / f"sweep-{config.data.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-
-
-def _numbers(name: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in _words(text))
-    except ValueError:
-        raise InputError(name, "must be numbers separated by commas", text, "For example 0,0.1,1.") from None
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _json(value: Any) -> Any:
-    return "inf" if isinstance(value, float) and math.isinf(value) else value

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from accountant.errors import InputError, Refused
-from privfair.cli.console import Console, escape, telling
+from privfair.cli.console import Console, escape, plain_table, reporting
+from privfair.cli.ledger import JsonOption
 from privfair.cli.statements import print_plan, print_statement
 from privfair.numbers import plural
 
@@ -29,12 +29,12 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default a new one under runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder after its last round.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train one model over all data holders, fair over all their records together.
 
     Without a config: the built-in synthetic federation. The folder of the run holds the resolved configuration, the
-    history, the model and the metrics; after an interruption, --resume gives what the whole run would have given.
+    history, the model and the metrics; after an interruption, --resume continues to the same result.
 
     Your own table: privfair train --set data.name=csv --set data.path=people.csv --set data.label=hired --set
     data.sensitive=sex --set data.client=branch
@@ -42,7 +42,7 @@ def train(
     Tables of the file: data (name and the dataset's options, see privfair data list), model (name hidden), fairness
     (notion lambda kernel samples), federation (method optimizer rounds local_epochs batch_size learning_rate
     drift_correction …), privacy (epsilon delta counts predictions updates …), aggregation (scheme), run (seed ledger).
-    The README shows the usual ones and `make docs` lists all; a wrong key is told with the nearest that is known.
+    docs/reference/configuration.md lists all keys; for a wrong key the error names the nearest known one.
     """
     from privfair.api import default_directory
     from privfair.api import train as run_training
@@ -63,13 +63,13 @@ def train(
 
     folder = arguments.get("resume") or arguments["out"]
     if as_json:
-        with telling(lambda: _kept(folder)):
+        with reporting(lambda: _kept(folder)):
             result = run_training(**arguments)
             _write_report(result)
         print(json.dumps(result.metrics, allow_nan=False))
         return
-    # the bar goes away before anything is said
-    with telling(lambda: _kept(folder)), _progress() as progress:
+    # the bar disappears before anything is printed
+    with reporting(lambda: _kept(folder)), _progress() as progress:
         what = f"{resolved.data.name}, {resolved.federation.method}"
         task = progress.add_task(what, total=resolved.federation.rounds, accuracy="–", unfairness="–")
 
@@ -78,7 +78,7 @@ def train(
             progress.update(task, completed=row["round"], accuracy=accuracy, unfairness=unfairness)
 
         def planned(plan: dict[str, Any]) -> None:
-            print_plan(Console(stderr=True, highlight=False), plan)
+            print_plan(Console(stderr=True), plan)
 
         result = run_training(**arguments, report=report, planned=planned)
     _print(result, resolved)
@@ -86,7 +86,7 @@ def train(
 
 
 def _kept(folder: Path) -> str:
-    """What of an unfinished run is kept, and how to go on."""
+    """What of an unfinished run is kept, and how to continue."""
     if (folder / "metrics.json").is_file():
         return f"The run itself is finished, in {folder}."
     if (folder / "config.toml").is_file():
@@ -109,7 +109,7 @@ def _progress() -> Progress:
 def _print(result: Result, config: Config) -> None:
     from privfair.sweeps.jobs import WITHOUT_LAMBDA
 
-    console = Console(highlight=False)
+    console = Console()
     metrics = result.metrics
     records = sum(c.get("test", 0) for c in metrics["data"]["clients"].values())
     strength = "" if config.federation.method in WITHOUT_LAMBDA else f", λ = {config.fairness.strength:g}"
@@ -126,7 +126,7 @@ def _print(result: Result, config: Config) -> None:
             console.print('No figures: data with a budget show none. For noisy ones: privacy.evaluation = "laplace".')
         else:
             console.print("Figures from noisy counts, the only ones of data with a budget; intervals: of that noise.")
-    figures = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    figures = plain_table()
     figures.add_column("figure")
     figures.add_column("value", justify="right")
     figures.add_column("95% interval", justify="right")
@@ -145,8 +145,8 @@ def _print(result: Result, config: Config) -> None:
     for attribute, table in metrics["groups"].items():
         console.print(_group_table(attribute, table))
     for attribute, about in metrics["by_attribute"].items() if several else ():
-        reported = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
-        console.print(f"unfairness by {attribute}: {reported}", markup=False)
+        gaps = ", ".join(f"{name} {value:.4f}" for name, value in about["unfairness"].items() if value is not None)
+        console.print(f"unfairness by {attribute}: {gaps}", markup=False)
     for note in metrics["data"]["notes"]:
         style = "yellow" if "the largest gap" in note else "dim"
         console.print(f"{config.data.name}: {note}", style=style, markup=False)
@@ -160,11 +160,11 @@ def _print(result: Result, config: Config) -> None:
 def _print_report(result: Result) -> None:
     where = _write_report(result)
     if where is not None:
-        Console(highlight=False).print(f"  report  {where}", markup=False, soft_wrap=True)
+        Console().print(f"  report  {where}", markup=False, soft_wrap=True)
 
 
 def _write_report(result: Result) -> Path | None:
-    """The run's report, of released figures only. The run itself is done: what keeps it from being written is told."""
+    """Write the run's report, of released figures only. The run is done: print why if there can be no report."""
     from privfair.cli.report import write_report
 
     if result.out is None:
@@ -173,7 +173,7 @@ def _write_report(result: Result) -> Path | None:
     try:
         write_report(result.out, "run", where, include_private=False)
     except (InputError, Refused) as error:
-        Console(stderr=True, highlight=False).print(f"No report was written: {error}", markup=False, soft_wrap=True)
+        Console(stderr=True).print(f"No report was written: {error}", markup=False, soft_wrap=True)
         return None
     return where
 
@@ -183,9 +183,7 @@ SHORT = {"selection_rate": "selected", "true_positive_rate": "TPR", "false_posit
 
 def _group_table(attribute: str, groups: dict[str, dict[str, Any]]) -> Table:
     """Sizes and rates; ± is half the width of the 95% interval."""
-    table = Table(
-        title=f"by {escape(attribute)}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
+    table = plain_table(f"by {escape(attribute)}")
     columns = [name for name in next(iter(groups.values())) if name != "intervals"]
     table.add_column(escape(attribute))
     for column in columns:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from accountant.errors import InputError
+from privfair.config import Config
 from privfair.datasets import csv_file
 from privfair.datasets.downloads import REQUIRED, Dataset, DatasetInfo
 from privfair.datasets.records import Federation
@@ -35,6 +36,12 @@ def load(name: str, /, *, seed: int = 0, test_fraction: float = 0.25, **options:
             remedy = f"{name} needs: {', '.join(o for o, d in known.items() if d is REQUIRED)}."
             raise InputError(f"option {option}", f"must be given for {name}", "nothing", remedy)
     return replace(dataset.load(seed=seed, test_fraction=share, **options), loaded=True)
+
+
+def load_configured(config: Config) -> Federation:
+    """The federation that a configuration names, with its options, seed and share of test records."""
+    data = config.data
+    return load(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
 
 
 def find(name: str) -> Dataset:

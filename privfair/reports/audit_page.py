@@ -1,7 +1,4 @@
-"""The page of an audit: which data have which budget, who has spent what, and whether the ledger is intact.
-
-The terminal shows the same remarks below the same figures.
-"""
+"""The report of an audit: which data have which budget, who has spent what, and whether the ledger is intact."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ def _summary(report: AuditReport) -> list[str]:
         found.append("Every budget is kept." if len(budgeted) > 1 else "The budget is kept.")
     free = [d.state.name for d in report.datasets if d.state.budget is None and not d.state.simulation]
     if free:
-        found.append(f"Without a budget, so that nothing limits what is spent on it: {', '.join(free)}.")
+        found.append(f"No budget limits what is spent on {', '.join(free)}.")
     return found
 
 
@@ -134,10 +131,10 @@ def _lines(lines: tuple[Line, ...]) -> list[list[Any]]:
 
 
 def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
-    """What there is to say of a dataset, and in which look.
+    """The verdict on a dataset, and its look on the page.
 
-    What somebody can guess is derived from the budget: it holds whatever was chosen after seeing earlier releases. ε by
-    RDP or PLD over several runs holds only where all of them were planned beforehand, which the ledger cannot know.
+    What somebody can guess follows from the budget, which holds even if runs were chosen after seeing earlier releases.
+    ε by RDP or PLD over several runs holds only if all of them were planned beforehand, which the ledger cannot know.
     """
     budget, neighbouring = dataset.state.budget, dataset.state.neighbouring
     if dataset.state.simulation:
@@ -148,11 +145,11 @@ def _verdict(dataset: DatasetAudit) -> tuple[str, str]:
         return f"The budget is exceeded: {percent(dataset.left)} is left.", "bad"
     kept = f"The budget is kept: {percent(dataset.left)} of it is left."
     if shares(dataset):
-        return f"{kept} Some noise was in shares, which a budget cannot count: see below.", "care"
+        return f"{kept} Some noise was distributed, which a budget cannot count: see below.", "care"
     if neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return kept, "good"
     return (
-        f"{kept} While it is, somebody who sees everything that this ledger says was released, and guesses whether a "
-        "certain record is among the data, holding both for equally likely, is right in at most "
+        f"{kept} While it is, somebody who sees every release in this ledger and guesses whether a certain record is "
+        "among the data, thinking both equally likely, is right in at most "
         f"{shown_guesses(budget.epsilon, budget.delta)} of cases. A coin is right in 50%."
     ), "good"

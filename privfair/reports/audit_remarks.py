@@ -1,4 +1,4 @@
-"""What must be said below the figures of an audit, on the terminal and on the page."""
+"""Remarks below the figures of an audit, on the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 MOMENT, HALF_A_DAY = timedelta(seconds=1), timedelta(hours=12)
 _RDP_FOR_PLD = (
-    "PLD takes long, and was computed for some of these lines only. In the others ε (PLD) is RDP's bound: larger, and "
-    "still a bound."
+    "PLD takes long and was computed for some of these lines only. In the others ε (PLD) is RDP's bound, which is "
+    "larger and still a bound."
 )
 _NOT_CLAIMED = (
-    "Runs with “inferred” in their name read groups, categories and ranges off the records, which no ε covers: for "
-    "them nothing is claimed."
+    "Runs with “inferred” in their name read groups, categories and ranges off the records, which no ε covers: no "
+    "privacy is claimed for them."
 )
 _SEVERAL_RUNS = (
-    "Over several runs ε by RDP and by PLD holds if all of them were planned before the first. For runs that were "
-    "chosen after a look at earlier ones, what a budget counts does (a Rényi filter of fixed order)."
+    "Over several runs, ε by RDP and by PLD holds if all of them were planned before the first. If runs were chosen "
+    "after a look at earlier ones, what a budget counts still holds (a Rényi filter of fixed order)."
 )
 _IN_SHARES = (
-    "In runs with “shares” in their name every client added a part of the noise, and this ledger has that of the sum: "
-    "their ε holds as long as the server and a client do not pool what they see. If they do, the larger ε in the run's "
-    "statement (privacy.json, collusion) holds."
+    "In runs with “shares” in their name every client added a part of the noise, and this ledger has the noise of the "
+    "sum: their ε holds as long as the server and a client do not pool what they see. If they do, the larger ε in the "
+    "run's statement (privacy.json, collusion) holds."
 )
 _QUOTE = (
     "To quote one run, take ε and δ of its statement (privacy.json). Its rows here give the same ε at the same δ, or a "
-    "smaller one where the statement has the bound of the whole plan. Rows do not have a run's δ: where it is not "
+    "smaller one if the statement has the bound of the whole plan. Rows do not have a run's δ: if it is not "
     "{delta}, give its statement (--head RUN/privacy.json) or --delta."
 )
 _FILTER = (
     "By the budget’s Rényi filter ε = {spent} of {size} is spent at δ = {delta} (privfair budget show). At one δ that "
-    "is never below ε by RDP, for it also holds where runs were chosen after a look at earlier ones."
+    "is never below ε by RDP, because it also holds if runs were chosen after a look at earlier ones."
 )
 
 

@@ -1,4 +1,4 @@
-"""The figure and the tables of a kernel comparison."""
+"""Kernels with and without privacy noise: figure and tables of a comparison, and the explorer, a page with sliders."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
 from privfair.reports.pages import render_page, write_page
 from privfair.util import FloatArray
 
-# Okabe & Ito's palette: told apart by colour-blind readers too; line styles say it again.
+# Okabe & Ito's palette, which colour-blind readers can tell apart; line styles repeat it.
 _STYLES = {"clean": ("#000000", "-"), "convolved": ("#0072B2", "--"), "deconvolved": ("#D55E00", "-.")}
 _BAND_DRAWS = 2000
+TITLE = "Kernels with and without privacy noise"
+SCRIPTS = tuple(
+    f"explorer{part}.js"
+    for part in ("_special", "_forms", "_kernels", "_stats", "_privacy", "_plot", "_figures", "_words", "")
+)
+LEAST, MOST = 1e-3, 1e3  # bandwidths, scales and factors on the page: for these its functions are tested
 
 
 def write_figure(comparisons: Sequence[Comparison], path: Path, *, rng: np.random.Generator) -> Path:
@@ -42,7 +48,7 @@ def write_figure(comparisons: Sequence[Comparison], path: Path, *, rng: np.rando
 
 
 def _reach(c: Comparison) -> float:
-    """The distance up to which there is something to see."""
+    """The largest distance that is worth drawing."""
     width = c.convolved.effective_bandwidth
     return 1.0 if width is None else 3.5 * width
 
@@ -65,7 +71,7 @@ def _draw_kernels(axis: Any, c: Comparison, reach: float) -> None:
 
 
 def _add_legend(axis: Any, c: Comparison, title: str | None = None) -> None:
-    """Where the curves leave room: below the peak of the unbounded energy kernel, above the others'."""
+    """Put the legend where curves leave room: below the unbounded energy kernel's peak, above the others."""
     if c.kernel.bounded:
         low, high = axis.get_ylim()
         axis.set_ylim(low, high + 0.3 * (high - low))
@@ -134,17 +140,6 @@ def _write_csv(path: Path, header: list[str], rows: list[list[object]]) -> Path:
     return path
 
 
-# ---- The kernel explorer: one offline page on which kernels, noise and ε are moved by sliders.
-
-
-TITLE = "Kernels with and without privacy noise"
-SCRIPTS = tuple(
-    f"explorer{part}.js"
-    for part in ("_special", "_forms", "_kernels", "_stats", "_privacy", "_plot", "_figures", "_words", "")
-)
-LEAST, MOST = 1e-3, 1e3  # bandwidths, scales and factors on the page: for these its functions are tested
-
-
 def explorer_page(pairs: Sequence[tuple[Kernel, Noise]]) -> str:
     """The text of the page; it starts at the first kernel and noise and links to the others."""
     for kernel, noise in pairs:
@@ -156,7 +151,7 @@ def explorer_page(pairs: Sequence[tuple[Kernel, Noise]]) -> str:
 
 
 def write_explorer(pairs: Sequence[tuple[Kernel, Noise]], path: Path) -> Path:
-    """The path of the written page. A file that is not a page of ours is left alone: `InputError`."""
+    """Write the page and return its path. Raise if the file exists and is not a page that privfair wrote."""
     page = explorer_page(pairs)
     try:
         write_page(page, path)
@@ -166,7 +161,7 @@ def write_explorer(pairs: Sequence[tuple[Kernel, Noise]], path: Path) -> Path:
 
 
 def _require_on_page(kernel: Kernel, noise: Noise) -> None:
-    """Refuse what the page's sliders and formulas are not made for."""
+    """Raise on what the page's sliders and formulas are not made for."""
     for factor, part in _parts(kernel):
         numbers = [factor, *(value for value in (getattr(part, "bandwidth", None),) if value is not None)]
         if not all(LEAST <= number <= MOST for number in numbers) or getattr(part, "alpha", 1.0) > 100:

@@ -1,4 +1,4 @@
-"""What ε and δ mean for somebody who guesses: a bound that needs no mathematics to be read."""
+"""Figures of pages: what Plotly draws, what a reader who cannot see it reads instead, and the data as a table."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ def shown_guesses(epsilon: float, delta: float) -> str:
     return f"{math.ceil(1000 * right_guesses(epsilon, delta) - 1e-9) / 10:.1f}%"
 
 
-# ---- Figures of pages: what Plotly draws, what a reader who cannot see it is told, and the same data as a table.
-
-
-# The page's colours (Okabe and Ito's, lighter on a dark page), markers and lines: each says it again without colour.
+# The page's colours (Okabe and Ito's, lighter on a dark page); markers and lines repeat what colours say.
 COLOURS = tuple(f"var(--mark-{number})" for number in range(1, 8))
 SYMBOLS = ("circle", "triangle-up", "diamond", "square", "cross", "x", "star")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -205,9 +202,6 @@ def _value(value: float | None, percent: bool) -> Cell:
 
 def _part(value: float | None) -> float:
     return max(0.0, value or 0.0)
-
-
-# ---- How a dataset's budget was used up over time, as figures of a page.
 
 
 def burn_down_figure(key: str, dataset: DatasetAudit) -> Figure | None:

@@ -1,9 +1,9 @@
-"""Pages for people: one HTML file each, with everything in it that it needs. Nothing is fetched from anywhere."""
+"""Pages for people: one HTML file each that contains everything it needs and fetches nothing."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,18 @@ from privfair import __version__
 from privfair.util import write_bytes
 
 FOLDER = Path(__file__).parent / "html"
-MARK = "privfair page"  # what the files say of themselves, so that no other file is overwritten
+MARK = "privfair page"  # every page carries it, so that no other file is overwritten
 
 
 def render_page(template: str, *, title: str, plots: bool, scripts: Sequence[str] = (), **context: Any) -> str:
     """The text of a whole page: `template` (it extends base.html) with the context, styles and scripts inside.
 
     plots: with Plotly's own script and plots.js, which draws every figure made by the macro `plot` of parts.html.
-    scripts: names of further scripts in the folder of the templates, run in this order after the page is there.
+    scripts: names of further scripts in the folder of the templates, run in this order after the page is loaded.
     """
     names = [*(["plots.js"] if plots else []), *scripts]
     return (
-        _environment()
+        _templates()
         .get_template(template)
         .render(
             title=title,
@@ -42,9 +42,7 @@ def render_page(template: str, *, title: str, plots: bool, scripts: Sequence[str
 
 
 def write_page(page: str, path: Path, *, option: str = "--out") -> int:
-    """The number of bytes written. A file that is there already is replaced only if it is a page of ours."""
-    from privfair.util import write_bytes
-
+    """The number of bytes written. An existing file is replaced only if privfair wrote it."""
     text = page.encode()
     require_ours(path, option=option)
     try:
@@ -55,7 +53,7 @@ def write_page(page: str, path: Path, *, option: str = "--out") -> int:
 
 
 def require_ours(path: Path, *, option: str = "--out") -> None:
-    """Nothing, unless the file is there already and is no page of ours."""
+    """Raise if the file exists and is not a page that privfair wrote."""
     if path.exists() and not is_page(path):
         rule = "must be a new file, or a page to be replaced"
         raise InputError(option, rule, str(path), "It was not written by privfair; choose another name.")
@@ -70,13 +68,13 @@ def is_page(path: Path) -> bool:
 
 
 @cache
-def _environment() -> Environment:
-    """Jinja with every value escaped, and an error for one that is missing."""
+def _templates() -> Environment:
+    """Jinja that escapes every value and raises on a missing one."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    # browsers cannot read NaN, and the order of a figure's parts is meant
+    # browsers cannot read NaN, and the order of a figure's parts matters
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False}
     return environment
 
@@ -86,76 +84,8 @@ def _asset(name: str) -> str:
 
 
 def _plotly() -> str:
-    """Plotly's script as its Python package brings it; read as a file, because importing the package is slow."""
+    """Plotly's script from its Python package; read as a file because importing the package is slow."""
     found = importlib.util.find_spec("plotly")
     if found is None or found.origin is None:
         raise InputError("plots", "need the package plotly", "none", "Install it with: pip install plotly")
     return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-
-
-# ---- claims.md: what an experiment says about each claim of the paper, or about what was expected.
-
-
-def write_claims(
-    about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]], areas: Mapping[str, Any] | None, path: Path
-) -> Path:
-    """The claims with verdicts, numbers and rules, the areas of the frontiers if there are any, and what was run."""
-    runs = about["runs"]
-    failed = f", {runs['failed']} failed" if runs["failed"] else ""
-    again = f", {runs['continued']} of them from an earlier call" if runs["continued"] else ""
-    lines = [
-        f"# {about['title']}",
-        "",
-        f"{_origin(about)} Command: `{about['command']}`.",
-        f"{runs['done']} of {runs['all']} runs{failed}{again}; {runs['seconds']:.0f} s of computing, "
-        f"{about['seconds']:.0f} s on the clock.",
-        "",
-        f"| {'claim of the paper' if about['paper'] else 'expectation'} | our runs | numbers | decided by |",
-        "|---|---|---|---|",
-        *(
-            f"| {_cell(c['claim'])} | **{c['outcome']}** | {_cell(c['numbers'])} | {_cell(c['how'])} |"
-            for c in claims
-        ),
-        "",
-        "Differences are means over seeds, paired, with 95% t intervals; areas are hypervolumes with bootstrap "
-        "intervals over seeds. Confirmed: the whole interval agrees with the claim; not confirmed: none of it does; "
-        "undecided: a part of it does.",
-        "",
-        *(_areas(areas) if areas and areas["reference"] else []),
-        *(f"- {note}" for note in about["notes"]),
-        *(f"- failed: {failure}" for failure in about["failures"]),
-    ]  # fmt: skip
-    write_bytes(path, ("\n".join(lines).rstrip() + "\n").encode())
-    return path
-
-
-def _origin(about: Mapping[str, Any]) -> str:
-    if about["paper"]:
-        return f"Rychener, Kuhn & Hu (AISTATS 2025), {about['source']}."
-    return "Beyond Rychener, Kuhn & Hu (AISTATS 2025); the claims are what was expected of it."
-
-
-def _areas(areas: Mapping[str, Any]) -> list[str]:
-    """The table of areas."""
-    corner = areas["reference"]
-    return [
-        "| frontier | area it dominates | 95% interval | to the first | 95% interval |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {_cell(a['series'])} | {a['value']:.5f} | {_interval(a['interval'])} | "
-            f"{a['difference_to_first']:+.5f} | {_interval(a['difference_interval'], '+')} |"
-            for a in areas["series"]
-        ),
-        "",
-        f"Areas are measured from accuracy {corner['accuracy']:.4f}, unfairness {corner['unfairness']:.4f} "
-        f"({corner['origin']}).",
-        "",
-    ]
-
-
-def _interval(interval: tuple[float, float] | None, sign: str = "") -> str:
-    return "–" if interval is None else f"{interval[0]:{sign}.5f} … {interval[1]:{sign}.5f}"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

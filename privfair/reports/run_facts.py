@@ -1,7 +1,7 @@
-"""What is known of a finished run, divided by who may see it: what was released, and exact figures of a simulation.
+"""The facts of a finished run, divided by who may see them: what was released, and exact figures of a simulation.
 
-Everything that a page shows by default comes from `released_part`, which names what may be shown; a figure that is new
-in metrics.json is left out until somebody decides that it is covered.
+Everything that a page shows by default comes from `released_part`, which lists what may be shown; a new figure in
+metrics.json stays out until somebody decides that it is covered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run for people. `exact` and `history` are None unless they were asked for."""
+    """A run for people. `exact` is None and `history` empty unless they were asked for."""
 
     path: Path
     config: Config
@@ -41,17 +41,17 @@ class RunFacts:
 
     @property
     def notion(self) -> str:
-        """The name of the notion that the model was trained for, which may be one of the user's own."""
+        """The name of the notion that the model was trained for; it may be the user's own."""
         return str(self.released["notion"])
 
     @property
     def private(self) -> bool:
-        """Whether noise was used, so that there is a statement of what it covers."""
+        """Whether noise was used, so that there is a statement of what ε covers."""
         return "ledger" in self.released["privacy"]
 
 
 def read_run(path: Path, *, include_private: bool) -> RunFacts:
-    """The facts of the run in a folder; exact figures only where they are asked for and allowed."""
+    """The facts of the run in a folder. Raise if exact figures are asked for of data with a budget."""
     directory = RunDirectory.open(path)
     config, metrics = directory.read_config(), directory.read_metrics()
     if directory.read_privacy() != metrics["privacy"]:
@@ -74,10 +74,10 @@ def read_run(path: Path, *, include_private: bool) -> RunFacts:
 
 
 def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] | None) -> Table:
-    """What of a run's metrics anybody may see: the statement, what the server saw, and figures from noisy counts.
+    """The metrics that anybody may see: the statement, what the server saw, and figures from noisy counts.
 
-    `counts`: of each client's records, as they were released. Not in it: exact figures, exact numbers of records (and
-    the notes that tell them), losses, and how long it took, which no ε covers.
+    `counts`: of each client's records, as they were released. Left out, because no ε covers them: exact figures, exact
+    numbers of records (and the notes that contain them), losses, and the duration.
     """
     figures = metrics if metrics["figures"] == "released" else metrics.get("released")
     if figures is not None and not figures["groups"]:
@@ -87,12 +87,12 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
     return {
         "figures": None if figures is None else {name: figures[name] for name in FIGURES if name in figures},
         "privacy": metrics["privacy"],
-        # of a private run they come from what was released; of another only the fact is told, without its numbers
+        # a private run's come from what was released; of another run only the fact is shown, without its numbers
         "warnings": [w if counts is not None else f"{w.partition(':')[0]}." for w in metrics.get("warnings", [])],
         "aggregation": metrics["aggregation"],
         "bytes": metrics["bytes"],
         "engine": metrics["engine"],
-        # named, not measured; in runs of older versions the configuration is what tells it
+        # named, not measured; runs of older versions have it in the configuration only
         "notion": metrics.get("notion", config.fairness.notion),
         "rounds": metrics["rounds"],
         "unseen": metrics.get("unseen_groups", []),
@@ -110,7 +110,7 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
 
 
 def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
-    """Nothing, unless the data of a run have a budget: exact figures of such data are shown to nobody."""
+    """Raise if the data of a run have a budget: exact figures of such data are shown to nobody."""
     statement = metrics["privacy"].get("ledger")
     name = statement["dataset"] if statement else dataset_name(config, metrics["data"]["name"])
     if metrics["figures"] == "released" or has_budget(config, name):
@@ -122,7 +122,7 @@ def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
 
 
 def has_budget(config: Config, dataset: str) -> bool:
-    """Whether the dataset has a budget in the ledger of the run, or in another that this machine remembers."""
+    """Whether the dataset has a budget in the run's ledger, or in another that this machine remembers."""
     if config.privacy.require_budget is not False and State().budgets(dataset):
         return True
     url = ledger_url(config.run.ledger)
@@ -141,12 +141,12 @@ def shown_config(config: Config) -> str:
 
 
 def without_password(url: str) -> str:
-    """The address of a ledger as it may be shown: no password, and no options, which can hold one."""
+    """The address of a ledger without its password, and without options, which can hold one."""
     return make_url(url).set(query={}).render_as_string(hide_password=True)
 
 
 def _released_counts(directory: RunDirectory, metrics: Mapping[str, Any]) -> list[int] | None:
-    """Records of each client as they were released; None where they are not kept."""
+    """Records of each client as they were released; None if they are not kept."""
     clients = metrics["data"]["clients"].values()
     if metrics["figures"] == "released":
         return [int(client["released"]) for client in clients]

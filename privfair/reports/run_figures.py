@@ -1,4 +1,4 @@
-"""The part of a run's report about fairness: for whom the model works how well, and how far groups are apart."""
+"""The part of a run's report about fairness: how well the model works for whom, and how far groups are apart."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.api import load
-from privfair.datasets.registry import load as load_dataset
+from privfair.datasets.registry import load_configured
 from privfair.fairness.metrics import THRESHOLD
 from privfair.numbers import Cell, count, number_cell, points, points_span, rate_cell
 from privfair.reports.figures import Figure, over_rounds, rates_by_group, score_ecdf, score_histogram
 from privfair.reports.run_facts import RunFacts
+from privfair.runs.folder import load
 
+BINS, GRID = 20, 51  # of the figures of scores
 # What is compared between groups, and in which words.
 NOTIONS = {
     "statistical_parity": ("Statistical parity", "the share of positive decisions"),
@@ -43,7 +44,7 @@ COLUMNS = {
 }
 RELEASED = (
     "These figures come from counts to which noise was added before they left the data holders; they are part of what "
-    "ε covers. Intervals (95%) tell the uncertainty from that noise alone, not from which people happen to be in the "
+    "ε covers. Intervals (95%) show the uncertainty from that noise alone, not from which people happen to be in the "
     "test records."
 )
 EXACT = (
@@ -65,7 +66,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Figures of one kind: released or exact. `largest`: the gaps over all attributes, each with whose it is, last."""
+    """Figures of one kind, released or exact. `largest`: the gaps over all attributes, each with its attribute last."""
 
     kind: str
     note: str
@@ -76,7 +77,7 @@ class Fairness:
 
 
 def fairness_of(facts: RunFacts) -> list[Fairness]:
-    """The figures that may be shown: released ones if there are some, exact ones if they were asked for."""
+    """The figures that may be shown: released ones if there are any, exact ones if they were asked for."""
     found = []
     if facts.released["figures"] is not None:
         found.append(_fairness("released", RELEASED, facts.released["figures"], facts))
@@ -106,7 +107,7 @@ def _fairness(kind: str, note: str, figures: Mapping[str, Any], facts: RunFacts)
 
 
 def _owner(figures: Mapping[str, Any], notion: str) -> str:
-    """The attribute whose groups differ so much; "" where a run of an older version does not tell."""
+    """The attribute with the largest gap; "" if a run of an older version did not note it."""
     names = list(figures["groups"])
     if len(names) == 1:
         return str(names[0])
@@ -137,7 +138,7 @@ def _attribute(
 
 
 def words_of(notion: str) -> tuple[str, str]:
-    """A notion's title and what it compares between groups; `notion` is its name, also of one of the user's own."""
+    """A notion's title and what it compares between groups; the notion may be the user's own."""
     return NOTIONS.get(notion, (notion.replace("_", " ").capitalize(), "what this notion compares"))
 
 
@@ -148,12 +149,12 @@ def _gap(notion: str, value: float, interval: Any, shares: bool) -> list[Any]:
         return [title, what, Cell(points(value), value), points_span(interval)]
     if not shares and notion == "statistical_parity":
         what = "the mean prediction"
-    reported = f"{value:.2e}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
-    return [title, what, Cell(reported, value), "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"]
+    text = f"{value:.2e}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
+    return [title, what, Cell(text, value), "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"]
 
 
 def _sentence(figures: Mapping[str, Any], facts: RunFacts, shares: bool) -> str:
-    """What the model does to groups, in one sentence, by the notion it was trained for."""
+    """How differently the model treats groups, in one sentence, by the notion it was trained for."""
     notion, instead = facts.notion, ""
     value = figures["unfairness"].get(notion)
     if value is None:
@@ -179,7 +180,7 @@ def _sentence(figures: Mapping[str, Any], facts: RunFacts, shares: bool) -> str:
 
 
 def rounds_of(facts: RunFacts) -> Figure | None:
-    """Exact accuracy and unfairness over the rounds; None where they were not asked for, or are not there."""
+    """Exact accuracy and unfairness over the rounds; None if they were not asked for or do not exist."""
     history = [row for row in facts.history if row.get("statistical_parity") is not None]
     if len(history) < 2:
         return None
@@ -187,8 +188,8 @@ def rounds_of(facts: RunFacts) -> Figure | None:
     notion = facts.notion
     names = {"accuracy": "right decisions", notion: f"unfairness: {notion.replace('_', ' ')}"}
     lines = {
-        reported: [row.get(name) for row in history]
-        for name, reported in names.items()
+        label: [row.get(name) for row in history]
+        for name, label in names.items()
         if any(row.get(name) is not None for row in history)
     }
     several = facts.exact is not None and len(facts.exact["groups"]) > 1
@@ -204,23 +205,16 @@ def rounds_of(facts: RunFacts) -> Figure | None:
     )
 
 
-# ---- How a model's scores are spread over each group: recomputed from the model and the data, exact, never released.
-
-
-BINS = 20
-GRID = 51
-
-
 def score_figures(facts: RunFacts) -> tuple[list[Figure], str]:
     """(figures for each attribute, why there are none): histograms and cumulative shares of the test records' scores.
 
-    The data are loaded again; where they are not those of the run (their accuracy is another), nothing is drawn.
+    They are exact and never released: recomputed from the model and the data, which are loaded again. If the accuracy
+    differs from the run's, the data are others, and nothing is drawn.
     """
     if facts.exact is None:
         return [], ""
-    data, seed = facts.config.data, facts.config.run.seed
     try:
-        federation = load_dataset(data.name, seed=seed, test_fraction=data.test_fraction, **data.options)
+        federation = load_configured(facts.config)
         model = load(Path(facts.path))
         test = federation.pooled_test()
         scores = model.scores(test.features)
@@ -230,7 +224,7 @@ def score_figures(facts: RunFacts) -> tuple[list[Figure], str]:
     if schema.task == "binary" and len(test):
         right = float(np.mean((scores >= THRESHOLD) == (test.labels == 1)))
         if facts.exact["accuracy"] is None or abs(right - facts.exact["accuracy"]) > 1e-6:
-            return [], "The distributions of scores are left out: the data found are not those that the run was on."
+            return [], "The distributions of scores are left out: the data found are not those of the run."
     if not len(test):
         return [], "There are no test records to show scores of."
     low, high = (0.0, 1.0) if schema.task == "binary" else (float(scores.min()), float(scores.max()))

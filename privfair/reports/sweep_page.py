@@ -1,15 +1,12 @@
-"""What is known of a sweep from its folder, read without touching it. Its figures are exact figures of simulations."""
+"""The report of a sweep or of one of the paper's experiments. Its figures are exact figures of simulations."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ from privfair.privacy.run_ledger import dataset_name
 from privfair.reports.figures import COLOURS, DASHES, SYMBOLS, Figure, Trace, axis, plain
 from privfair.reports.pages import render_page
 from privfair.reports.run_facts import has_budget, without_password
-from privfair.sweeps.figures import Z, limits_of, unfairness_label
+from privfair.sweeps.figures import Z, limits_of, means_outside, unfairness_label
 from privfair.sweeps.frontiers import (
     Point,
     areas_of,
@@ -32,14 +29,13 @@ from privfair.sweeps.frontiers import (
     efficient,
     points_of,
     quality_name,
-    table_columns,
+    sign_of,
     warnings_of,
 )
-from privfair.sweeps.jobs import Key
-from privfair.sweeps.journal import ABOUT, COLUMNS, HISTORIES, RESULTS, Ended, Row, by_round, newest, read_lines
-from privfair.sweeps.paper import EXPERIMENTS, Experiment
-from privfair.sweeps.run_sweep import NOT_COVERED, Sweep
-from privfair.util import write_bytes
+from privfair.sweeps.jobs import NOT_COVERED, Job, Key
+from privfair.sweeps.journal import ABOUT, HISTORIES, RESULTS, Ended, Row, by_round, newest, read_lines
+from privfair.sweeps.paper import EXPERIMENTS
+from privfair.sweeps.paper.claims import Evidence, Experiment
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class SweepFacts(Ended):
 
 
 def read_sweep(path: Path, *, include_private: bool) -> SweepFacts:
-    """The sweep in a folder; exact figures are allowed only where its data have no budget."""
+    """The sweep in a folder, which stays untouched. Raise if exact figures are asked for of data with a budget."""
     try:
         about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         configuration = dict(about["configuration"])
@@ -77,22 +73,13 @@ def read_sweep(path: Path, *, include_private: bool) -> SweepFacts:
     if include_private:
         _require_unbudgeted(configuration)
     rows = tuple(newest(read_lines(path / RESULTS)).values())
-    planned = max(planned, len(rows))  # earlier versions wrote down what the last call had asked for
+    planned = max(planned, len(rows))  # earlier versions noted only what the last call had asked for
     return SweepFacts(path, _shown(configuration), planned, rows, by_round(read_lines(path / HISTORIES)))
-
-
-def as_sweep(facts: SweepFacts, experiment: Experiment) -> Sweep:
-    """The paper's experiment as it was carried out, with as many seeds as there are."""
-    seeds = len({row["seed"] for row in facts.rows}) or 1
-    asked = replace(experiment, seeds=seeds, quick_seeds=seeds)
-    jobs = asked.jobs(quick=bool(facts.configuration["quick"]), overrides=list(facts.configuration["set"]))
-    return Sweep(tuple(jobs), facts.rows, facts.histories, 0, facts.path)
 
 
 def _require_unbudgeted(configuration: Mapping[str, Any]) -> None:
     if "experiment" in configuration:
-        experiment = EXPERIMENTS[configuration["experiment"]]
-        jobs = experiment.jobs(quick=bool(configuration["quick"]), overrides=list(configuration["set"]))
+        jobs = _jobs(EXPERIMENTS[configuration["experiment"]], configuration)
         configs = {job.config.data.name: job.config for job in jobs}.values()
     else:
         named = configuration.get("privacy", {}).get("dataset")
@@ -104,12 +91,12 @@ def _require_unbudgeted(configuration: Mapping[str, Any]) -> None:
         if has_budget(config, name):
             raise Refused(
                 f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
-                "refused. Without that option the report tells which runs there are, and their settings."
+                "refused. Without that option the report shows which runs there are, and their settings."
             )
 
 
 def _shown(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they may be shown: without the password of a ledger."""
+    """The settings without the password of a ledger."""
     run = configuration.get("run", {})
     if run.get("ledger"):
         return {**configuration, "run": {**run, "ledger": without_password(run["ledger"])}}
@@ -120,63 +107,12 @@ def _epsilon(value: float) -> str:
     return "∞" if value == float("inf") else f"{value:g}"
 
 
-# ---- The tables of a sweep: summary.csv, and results.parquet where pyarrow is installed.
-
-
-AREAS = ("series", "area", "low", "high", "difference_to_first", "difference_low", "difference_high")
-
-
-def write_summary(table: Sequence[dict[str, Any]], path: Path, *, quality: str) -> Path:
-    """Means and standard errors, one line per point."""
-    return _write(table, table_columns(quality), path)
-
-
-def write_areas(areas: Mapping[str, Any], path: Path) -> Path:
-    """The areas of all frontiers, one line each."""
-    lines = []
-    for area in areas["series"]:
-        low, high = area["interval"] or (None, None)
-        least, most = area["difference_interval"] or (None, None)
-        lines.append(
-            {
-                "series": area["series"], "area": area["value"], "low": low, "high": high,
-                "difference_to_first": area["difference_to_first"], "difference_low": least, "difference_high": most,
-            }
-        )  # fmt: skip
-    return _write(lines, AREAS, path)
-
-
-def _write(table: Sequence[dict[str, Any]], columns: Sequence[str], path: Path) -> Path:
-    """A table with its header, also where it has no lines."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    write_bytes(path, text.getvalue().encode())
-    return path
-
-
-def write_parquet(rows: Sequence[Row], path: Path) -> Path | None:
-    """All runs, typed; None where pyarrow is not installed."""
-    if find_spec("pyarrow") is None:
-        return None
-    import pandas as pd
-
-    buffer = io.BytesIO()
-    pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows]).to_parquet(buffer, index=False)
-    write_bytes(path, buffer.getvalue())
-    return path
-
-
-# ---- The frontier of a sweep as a figure of a page: means of all series, with regions of their errors.
-
-
 def frontier_plot(points: Sequence[Point], *, quality: str, notion: str, varied: str = "λ") -> Figure:
-    """Quality over unfairness, a line for each series in the order of what is varied; hover tells λ, method, seeds."""
-    sign = 1.0 if quality == "accuracy" else -1.0
+    """Quality over unfairness, a line for each series in the order of what is varied; hover shows λ, method, seeds."""
+    sign = sign_of(quality)
     left, right, bottom, top = limits_of(points, sign)
     traces: list[Trace] = []
-    reported = []
+    ends = []
     for number, (name, of) in enumerate(by_series(points).items()):
         colour = COLOURS[number % len(COLOURS)]
         best = efficient(of)
@@ -200,16 +136,16 @@ def frontier_plot(points: Sequence[Point], *, quality: str, notion: str, varied:
             }
         )  # fmt: skip
         fairest = min(of, key=lambda p: p.mean[1])
-        reported.append(
+        ends.append(
             f"{name} is fairest at unfairness {fairest.mean[1]:.3f} with {quality} {sign * fairest.mean[0]:.3f}"
         )
-    outside = sum(not (left <= p.mean[1] <= right and bottom <= sign * p.mean[0] <= top) for p in points)
+    outside = means_outside(points, sign)
     more = f" {outside} of {len(points)} means lie outside; double-click shows all." if outside else ""
     return Figure(
         "frontier",
         "The trade-off.",
         f"Filled marks: not beaten by another point of their series. Shaded: their mean ± {Z} standard errors.{more}",
-        f"Scatter chart of {quality} over {unfairness_label(notion)}: {'; '.join(reported)}.",
+        f"Scatter chart of {quality} over {unfairness_label(notion)}: {'; '.join(ends)}.",
         traces,
         {"xaxis": axis(unfairness_label(notion), range=[left, right]), "yaxis": axis(quality, range=[bottom, top])},
         ["series", varied, quality, "unfairness", "runs"],
@@ -228,7 +164,7 @@ def _hover(point: Point, varied: str) -> str:
 
 
 def _region(point: Point, colour: str, name: str, sign: float) -> Trace:
-    """The ellipse of a mean: it reaches so many standard errors along each axis, and leans as the runs do."""
+    """The confidence ellipse of a mean, as a closed line."""
     covariance = np.cov(np.stack([point.unfairness, sign * point.quality])) / len(point.seeds)
     sizes, directions = np.linalg.eigh(covariance)
     angle = np.linspace(0, 2 * np.pi, 41)
@@ -241,11 +177,8 @@ def _region(point: Point, colour: str, name: str, sign: float) -> Trace:
     }  # fmt: skip
 
 
-# ---- The report of a sweep or of one of the paper's experiments: one page.
-
-
 def sweep_page(path: Path, *, include_private: bool = False) -> str:
-    """The page of the sweep in a folder; without exact figures unless they are asked for, and allowed."""
+    """The page of the sweep in a folder; exact figures only if they are asked for and allowed."""
     facts = read_sweep(path, include_private=include_private)
     points = points_of(facts.rows) if include_private else []
     quality = quality_name(facts.done)
@@ -253,7 +186,7 @@ def sweep_page(path: Path, *, include_private: bool = False) -> str:
     names = {row["parameter"] for row in facts.rows} - {""}
     varied = "λ" if names <= {"lambda"} else " or ".join(sorted(names))
     experiment = facts.experiment
-    claims = _claims(facts) if include_private and experiment is not None else []
+    claims = _claims(facts, experiment) if include_private and experiment is not None else []
     figure = frontier_plot(points, quality=quality, notion=notion, varied=varied) if points else None
     private = any(row["epsilon_target"] != float("inf") for row in facts.rows)
     settings = {name: table for name, table in facts.configuration.items() if isinstance(table, dict) and table}
@@ -293,7 +226,7 @@ def _summary(facts: SweepFacts, points: Sequence[Point], missing: int) -> list[s
     if facts.failed:
         found.append(f"{plural(len(facts.failed), 'run')} gave no result.")
     if missing:
-        found.append("The sweep goes on where it was when it is started again with the same folder.")
+        found.append("Started again with the same folder, the sweep continues where it stopped.")
     if points:
         seeds = max(len(point.seeds) for point in points)
         found.append(
@@ -323,7 +256,7 @@ def _with_error(value: float, error: float | None) -> Cell:
 
 
 def _areas(areas: dict[str, Any]) -> dict[str, Any] | None:
-    """The areas that frontiers dominate, as rows; None without a corner to measure from."""
+    """The areas that frontiers dominate, as rows; None without a reference point."""
     reference = areas["reference"]
     if reference is None:
         return None
@@ -340,16 +273,17 @@ def _span(interval: Sequence[float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
-def _claims(facts: SweepFacts) -> list[list[str]]:
-    """Each claim of the experiment: what the runs say of it, with numbers and the rule it was decided by."""
-    from privfair.sweeps.paper.claims import Evidence
-
-    experiment = facts.experiment
-    if experiment is None:
-        return []
-    evidence = Evidence.of(as_sweep(facts, experiment))
+def _claims(facts: SweepFacts, experiment: Experiment) -> list[list[str]]:
+    """What the runs say of each claim of the experiment, with numbers and the rule that decided it."""
+    seeds = len({row["seed"] for row in facts.rows}) or 1  # as many as there are
+    asked = replace(experiment, seeds=seeds, quick_seeds=seeds)
+    evidence = Evidence(_jobs(asked, facts.configuration), facts.rows, facts.histories)
     decided = ((claim, claim.decide(evidence)) for claim in experiment.claims)
     return [[claim.text, verdict.outcome, verdict.numbers, claim.how] for claim, verdict in decided]
+
+
+def _jobs(experiment: Experiment, configuration: Mapping[str, Any]) -> list[Job]:
+    return experiment.jobs(quick=bool(configuration["quick"]), overrides=list(configuration["set"]))
 
 
 def _words(value: Any) -> str:

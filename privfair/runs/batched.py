@@ -1,4 +1,4 @@
-"""Whole runs, many at once: every run keeps its own server, and only the clients' arithmetic is done together."""
+"""Many runs at once: every run keeps its own server, and only the clients' arithmetic is batched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accountant.errors import InputError
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import Federation
-from privfair.datasets.registry import load as load_dataset
+from privfair.datasets.registry import load_configured
 from privfair.engines.batched.backend import Exchange, Stacked
 from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.evaluation import Evaluate, StackedEvaluator, evaluate
@@ -37,23 +37,20 @@ MOST_RUNS = 512  # threads that wait; more gain nothing, the cores are busy long
 def build_stacked(
     configs: Sequence[Config], federation: Federation | None = None, notion: Notion | None = None
 ) -> list[Simulation]:
-    """The setting of each configuration; runs on the same data share them: loaded once, and one copy of the tensors."""
+    """The simulation of each configuration; runs on the same data share one copy, loaded once."""
     loaded: dict[str, Federation] = {}
     shared: dict[tuple[Any, ...], Any] = {}
-    settings = []
+    simulations = []
     for config in configs:
-        data = config.data
-        name = f"{data.model_dump_json()} {config.run.seed}"
+        name = f"{config.data.model_dump_json()} {config.run.seed}"
         if federation is None and name not in loaded:
-            loaded[name] = load_dataset(
-                data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options
-            )
+            loaded[name] = load_configured(config)
         simulation = build(config, federation or loaded[name], notion)
         for client in simulation.clients:
             share_tensors(client, shared)
         simulation.close()  # its ledger is opened again where needed
-        settings.append(simulation)
-    return settings
+        simulations.append(simulation)
+    return simulations
 
 
 def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
@@ -66,7 +63,7 @@ def share_tensors(client: Client, known: dict[tuple[Any, ...], Any]) -> None:
 
 
 def run_stacked(
-    settings: Sequence[Simulation],
+    simulations: Sequence[Simulation],
     *,
     report: StackReport | None = None,
     finished: Finished | None = None,
@@ -78,10 +75,10 @@ def run_stacked(
 ) -> list[RunOutcome]:
     """The outcome of every run, in order; the same as each alone would have, but for rounding.
 
-    `report` gets every line of every history, `finished` every outcome as soon as it is there, `progress` the rounds
-    as they are done. A run that fails does not stop the others: its error goes to `failed`, and its outcome is missing
-    from the list; without `failed` the first error is raised when all others are done. Runs go `runs_at_once` at a
-    time, by default as many as have room in `room` bytes, a quarter of the free memory.
+    `report` gets every line of every history, `finished` every outcome as soon as it is known, `progress` the rounds
+    as they end. A run that fails does not stop the others: its error goes to `failed`, and its outcome is missing from
+    the list; without `failed` the first error is raised when all others are done. `runs_at_once` run together, by
+    default as many as fit into `room` bytes, a quarter of the free memory.
     """
     if threads < 1:
         raise InputError("threads", "must be 1 or more", threads)
@@ -91,10 +88,10 @@ def run_stacked(
     errors: dict[int, Exception] = {}
     with one_thread():
         start = 0
-        while start < len(settings):
-            count = runs_at_once or fitting(settings[start:], free_numbers() if room is None else room // 8)
-            numbers = range(start, min(start + count, len(settings)))
-            _together(settings, numbers, threads, outcomes, errors, report, finished, progress)
+        while start < len(simulations):
+            count = runs_at_once or fitting(simulations[start:], free_numbers() if room is None else room // 8)
+            numbers = range(start, min(start + count, len(simulations)))
+            _together(simulations, numbers, threads, outcomes, errors, report, finished, progress)
             start += count
     for number, error in errors.items():
         if failed is None:
@@ -104,7 +101,7 @@ def run_stacked(
 
 
 def _together(
-    settings: Sequence[Simulation],
+    simulations: Sequence[Simulation],
     numbers: range,
     threads: int,
     outcomes: dict[int, RunOutcome],
@@ -113,14 +110,16 @@ def _together(
     finished: Finished | None,
     progress: Progress | None,
 ) -> None:
-    engine = Engine([c for n in numbers for c in settings[n].clients], threads=threads)
+    engine = Engine([c for n in numbers for c in simulations[n].clients], threads=threads)
     pooled: dict[tuple[int, torch.dtype], Evaluator] = {}
-    part_of_a_run = {id(c): 1 / settings[n].config.federation.rounds for n in numbers for c in settings[n].clients}
+    part_of_a_run = {
+        id(c): 1 / simulations[n].config.federation.rounds for n in numbers for c in simulations[n].clients
+    }
 
     def program(number: int) -> Callable[[Seat[RunOutcome]], RunOutcome]:
         def whole_run(seat: Seat[RunOutcome]) -> RunOutcome:
             line = None if report is None else lambda row: report(number, row)
-            return SimulatedRun(_seated(settings[number], seat, pooled), report=line).outcome()
+            return SimulatedRun(_seated(simulations[number], seat, pooled), report=line).outcome()
 
         return whole_run
 
@@ -164,9 +163,9 @@ def _answers(questions: list[Any], engine: Engine) -> list[Any]:
 def _seated(
     simulation: Simulation, seat: Seat[RunOutcome], pooled: dict[tuple[int, torch.dtype], Evaluator]
 ) -> Simulation:
-    """The same setting with a backend and an evaluator that ask together with the other runs."""
+    """The simulation with a backend and an evaluator whose requests are batched with those of the other runs."""
     inner: Any = simulation.backend.inner
-    # on data with a budget each run pays for itself: one that is over it must not take the others with it
+    # on data with a budget each run pays by itself: one that exceeds it must not fail the others
     settles = simulation.gateway is not None and not simulation.budgeted
     metered = Metered(Stacked(inner.members, inner.check, inner.gateway, seat.ask, settles=settles))
     e = simulation.evaluator
@@ -175,10 +174,10 @@ def _seated(
     return simulation.on(metered, e)
 
 
-def fitting(settings: Sequence[Simulation], room: int) -> int:
+def fitting(simulations: Sequence[Simulation], room: int) -> int:
     """How many of the next runs fit into `room` numbers at once, one at least."""
     count = 0
-    for simulation in settings[:MOST_RUNS]:
+    for simulation in simulations[:MOST_RUNS]:
         room -= planned_numbers(simulation)
         if room < 0 and count:
             break

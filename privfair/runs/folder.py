@@ -32,7 +32,7 @@ from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.interfaces import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
-from privfair.models import TaskKind
+from privfair.models import TaskKind, build_module, torch_type
 from privfair.secure_aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
 from privfair.util import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
 
@@ -80,6 +80,27 @@ class TrainedModel:
         if not np.isfinite(matrix).all():
             raise InputError("X", "must be finite", "nan or inf", "Rows as they are in the source may have gaps.")
         return matrix
+
+
+def load(path: str | Path) -> TrainedModel:
+    """The model of a finished run: `load(run).predict(X)`."""
+    directory = RunDirectory.open(Path(path))
+    config, metrics, weights = directory.read_config(), directory.read_metrics(), directory.read_model()
+    about = metrics["model"]
+    with readable(directory.path / "metrics.json", KeyError, TypeError):
+        features, (low, high) = tuple(about["features"]), about["range"]
+        task = TaskKind(about["task"], low, high)
+        encoder = Encoder.from_json(about["encoder"]) if about["encoder"] else None
+    dtype = torch_type(config.run.dtype)
+    module = build_module(config.model.name, len(features), config.model.hidden, config.run.seed, dtype)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError:
+        expected = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in module.state_dict().items())
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items())
+        rule = f"must be of the model that config.toml describes ({expected})"
+        raise InputError("model.safetensors", rule, found) from None
+    return TrainedModel(module, features, task, encoder)
 
 
 def weights_file(weights: Mapping[str, torch.Tensor]) -> bytes:

@@ -1,8 +1,7 @@
 """The plan of a private run from its configuration and public facts: what `train` would release, and its price.
 
-Nothing is priced here. The planner that `train` has is made, and asked: the schema, the number of clients and, where
-rates follow from counts, the counts are all that it needs to know of the data. Counts that stand for the released ones
-give the plan that a run makes that releases just these.
+Nothing is priced here: the planner is the one that `train` uses. Of the data it needs only the schema, the number of
+clients and, if rates follow from counts, the counts. Given counts lead to the plan of a run that releases just these.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from accountant.events import Composed, Event, Repeated
 from privfair.channels.workload import Sampling
 from privfair.config import Config
 from privfair.datasets.records import Schema
-from privfair.datasets.registry import load as load_dataset
+from privfair.datasets.registry import load_configured
 from privfair.fairness.notions import Cells, Notion
 from privfair.federated.messages import Counts
 from privfair.federated.release_plan import Claim, ReleasePlan
@@ -33,13 +32,20 @@ from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
 from privfair.util import FloatArray
 
+NOISE_KEYS = {  # the key of [privacy] with the noise of each channel
+    "updates": "noise_multiplier",
+    "predictions": "prediction_noise",
+    "embeddings": "prediction_noise",
+    "counts": "count_noise",
+    "evaluation": "evaluation_noise",
+}
 RATES = "privacy.sampling_rate and privacy.prediction_rate"
 RESOLUTION = 10**9  # of rates that stand for a number of records out of a group
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that has not begun: its configuration, its planner and the terms it would have."""
+    """A run that has not begun: its configuration, its planner and its release plan."""
 
     config: Config
     planner: Planner
@@ -47,20 +53,20 @@ class PlannedRun:
 
     @property
     def claim(self) -> Claim:
-        """ε of the plan: what `train` prints before its first release, and what a run that follows it cannot exceed."""
+        """ε of the plan: `train` prints it before its first release, and a run that follows it cannot exceed it."""
         if self.release_plan.claim is None:
-            raise InputError("terms", "must have a claim in a private run", None)
+            raise InputError("release plan", "must have a claim in a private run", None)
         return self.release_plan.claim
 
     @property
     def channels(self) -> list[Channel]:
-        """What is released, for the record or client that pays most."""
+        """What is released, for the record or client with the highest cost."""
         return self.planner.channels(self.release_plan)
 
     def other_choice(self, noise: float, rounds: float, fixed: Sequence[str] = ()) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) with so many times the noise and so many times the rounds.
 
-        `fixed`: channels whose noise stays. In a plan of two phases the rates stay as these counts made them.
+        `fixed`: channels whose noise stays. In a plan of two phases the rates stay those of the given counts.
         """
         work = self.planner.work
         several = {name: max(1, round(getattr(work, name) * rounds)) for name in ("rounds", "most_trainings")}
@@ -71,7 +77,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a plan may depend on: schema and clients, and the counts where they are public or were released."""
+    """What a plan may depend on: schema and clients, and counts if they are public or were released."""
 
     schema: Schema
     clients: int
@@ -80,9 +86,8 @@ class PublicFacts:
 
     @staticmethod
     def of(config: Config) -> PublicFacts:
-        """Read off the configured data: the schema, who the clients are, and counts that the owner declared public."""
-        data = config.data
-        found = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
+        """The schema and clients of the configured data, and counts that the owner declared public."""
+        found = load_configured(config)
         names = config.run.clients or tuple(client.name for client in found.clients)
         facts = PublicFacts(found.schema, len(names))
         if config.privacy.counts != "public" or config.run.clients:
@@ -93,7 +98,7 @@ class PublicFacts:
         return replace(facts, counts=counts)
 
     def planner(self, config: Config) -> tuple[RunSpec, Planner]:
-        """The parts of the run, and its planner; a run without privacy has none."""
+        """The spec of the run and its planner. Raise if the run is not private."""
         require_decided(config)
         parts = RunSpec.of(config, self.schema, self.clients, self.notion)
         if parts.planner is None:
@@ -104,7 +109,7 @@ class PublicFacts:
 
 
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
-    """The plan that `train` makes of this configuration, on data of which these facts hold."""
+    """The plan that `train` makes of this configuration, on data with these facts."""
     parts, planner = facts.planner(config)
     if planner.one_phase and config.privacy.counts != "public":
         return PlannedRun(config, planner, planner.terms_beforehand(facts.clients))
@@ -122,11 +127,10 @@ def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
 
 
 def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
-    """The plan of rates alone, for public counts that nobody has named yet.
+    """The plan of rates alone, for public counts that are not given.
 
-    Every group is taken to be so large that the configured rate of it is a whole number of records. In a run that
-    number is rounded, so that small groups may be shared at a higher rate, and cost more: `planned_run` with counts
-    says what.
+    Every group is assumed so large that the configured rate of it is a whole number of records. A run rounds that
+    number, so small groups may be shared at a higher rate and cost more: `planned_run` with counts says how much.
     """
     parts, planner = facts.planner(config)
     rate, privacy = config.privacy.sampling_rate or 1.0, config.privacy
@@ -145,8 +149,8 @@ def even_counts(
     """Counts for a plan before there are any.
 
     `records`: of all clients together, in equal parts, or of each. `groups`: for each attribute the proportions of its
-    groups, equal ones where none are given. Conditioning sets that exclude each other have equal parts of the records;
-    of sets that may overlap each has half, where it is not everybody.
+    groups, by default equal. Conditioning sets that exclude each other have equal parts of the records; each set that
+    may overlap with others has half.
     """
     each = (
         [records[0] // clients + (k < records[0] % clients) for k in range(clients)] if len(records) == 1 else records
@@ -183,7 +187,7 @@ def _whole(records: int, shares: FloatArray, cells: Cells) -> NDArray[np.int64]:
 
 
 def counts_of(run: Path) -> tuple[Counts, ...]:
-    """The counts that a run released, as its last checkpoint has them: using them again costs nothing."""
+    """The counts that a run released, from its last checkpoint; using them again costs nothing."""
     checkpoint = RunDirectory.open(run).read_checkpoint()
     if checkpoint is None:
         raise NotThere("--counts-of", "must be the folder of a run that has begun", str(run))
@@ -194,7 +198,7 @@ def counts_of(run: Path) -> tuple[Counts, ...]:
 
 
 def flat(channel: Channel) -> Channel:
-    """The channel as so many releases of one event, where they are all the same."""
+    """The channel as repeated releases of one event, if all its events are equal."""
     event: Event = channel.event
     count = channel.count
     while True:
@@ -206,3 +210,21 @@ def flat(channel: Channel) -> Channel:
             event = event.events[0]
         else:
             return replace(channel, event=event, count=count)
+
+
+def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
+    """The noise of every channel that has some, in the units of its key in [privacy]."""
+    found: dict[str, float] = {}
+    if release_plan.counting is not None:
+        found["counts"] = release_plan.counting.scale
+    if release_plan.sharing is not None:
+        found["predictions"] = release_plan.sharing.noise.scale
+    if release_plan.embedding is not None:
+        found["embeddings"] = release_plan.embedding.noise.multiplier
+    if release_plan.updates is not None:
+        found["updates"] = release_plan.updates.noise_multiplier
+    if release_plan.client_updates is not None:
+        found["updates"] = release_plan.client_updates.noise.multiplier
+    if release_plan.evaluation is not None:
+        found["evaluation"] = release_plan.evaluation.scale
+    return found

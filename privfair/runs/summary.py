@@ -38,7 +38,7 @@ NO_FAIRNESS: dict[str, Any] = {
 
 
 def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
-    """Everything as plain values; a figure that is not finite is None."""
+    """The metrics of a run as plain values; a figure that is not finite is None."""
     simulation = outcome.simulation
     schema, config, last = simulation.federation.schema, simulation.config, outcome.history[-1]
     task = TaskKind.of(schema)
@@ -58,7 +58,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         "data": {
             "name": simulation.federation.name,
             "clients": _sizes(outcome),
-            # notes tell exact numbers of records
+            # notes contain exact numbers of records
             "notes": [] if simulation.evaluator is None else [*simulation.federation.notes, *_other_notes(outcome)],
             "schema_inferred": schema.inferred,
         },
@@ -79,12 +79,12 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
 
 
 def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Who did not answer, in which round (None: before the first or after the last), what it was asked, and why."""
+    """Clients that did not respond: in which round (None: before the first or after the last), to what, and why."""
     return [{**asdict(absence), "client": names[absence.client]} for absence in state.absent]
 
 
 def _figures(outcome: RunOutcome) -> dict[str, Any]:
-    """Accuracy and unfairness: exact, or from released counts where the data have a budget."""
+    """Accuracy and unfairness: exact, or from released counts if the data have a budget."""
     simulation = outcome.simulation
     schema = simulation.federation.schema
     released = None
@@ -105,7 +105,7 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _warnings(outcome: RunOutcome) -> list[str]:
-    """Why the model is of no use, if so; of a private run only what its released counts and the model itself show."""
+    """Why the model is useless, if it is; for a private run, only what its released counts and the model show."""
     simulation = outcome.simulation
     if simulation.gateway is None and simulation.evaluator is not None:
         loss = outcome.history[-1].get("train_loss")
@@ -118,7 +118,7 @@ def _warnings(outcome: RunOutcome) -> list[str]:
 
 
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:
-    """The statement of a private run; of another, that there is none."""
+    """The statement of a private run, or that nothing is claimed."""
     simulation = outcome.simulation
     run_ledger, gateway, planner = simulation.run_ledger, simulation.gateway, simulation.spec.planner
     if run_ledger is not None and gateway is not None and planner is not None:
@@ -145,7 +145,7 @@ def _privacy(outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _sizes(outcome: RunOutcome) -> dict[str, dict[str, int]]:
-    """Records of every client: exact ones, or the released count where the data have a budget."""
+    """Records of every client: exact numbers, or released counts if the data have a budget."""
     simulation = outcome.simulation
     if simulation.evaluator is None:
         counts = outcome.state.release_plan.records
@@ -154,7 +154,7 @@ def _sizes(outcome: RunOutcome) -> dict[str, dict[str, int]]:
 
 
 def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
-    """Unfairness and its intervals, the largest over all attributes and those of each; tables by group."""
+    """Unfairness with intervals, the largest over all attributes and that of each; tables by group."""
     simulation = outcome.simulation
     schema, last, cells = simulation.federation.schema, outcome.history[-1], simulation.cells
     if not len(test.records):
@@ -166,7 +166,7 @@ def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
     for a, attribute in enumerate(schema.sensitive):
         intervals = confidence_intervals(test, schema, rng, attribute=a)
         gaps = unfairness(test, schema, a)
-        if notion not in gaps:  # on sets that the data or the user declare: without an interval
+        if notion not in gaps:  # on sets that the data or the user declare: no interval
             gaps[notion] = notion_gap(test, schema, cells, a)
         by_attribute[attribute.name] = {"unfairness": gaps, "confidence_intervals": intervals.figures}
         groups[attribute.name] = {
@@ -187,15 +187,12 @@ def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
 
 
 def _other_notes(outcome: RunOutcome) -> list[str]:
-    """A note where records without a declared group, who are no group that anybody named, set the figure of the run."""
+    """A note if records outside all declared groups set the run's largest gap."""
     simulation = outcome.simulation
     if simulation.evaluator is None:
         return []
-    schema, test, notion = (
-        simulation.federation.schema,
-        simulation.evaluator.predicted("test"),
-        simulation.cells.notion.name,
-    )
+    schema, test = simulation.federation.schema, simulation.evaluator.predicted("test")
+    notion = simulation.cells.notion.name
     notes = []
     for a, attribute in enumerate(schema.sensitive):
         if OTHER not in attribute.values or not len(test.records):
@@ -214,7 +211,7 @@ def _other_notes(outcome: RunOutcome) -> list[str]:
 
 
 def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON has no word for."""
+    """The same with None for numbers that JSON cannot express."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -2,6 +2,6 @@
 
 from privfair.sweeps.frontiers import hypervolume, is_efficient
 from privfair.sweeps.jobs import Grid, Job
-from privfair.sweeps.run_sweep import Sweep, carry_out, run_many
+from privfair.sweeps.sweep import Sweep, run_many, run_sweep
 
-__all__ = ["Grid", "Job", "Sweep", "carry_out", "hypervolume", "is_efficient", "run_many"]
+__all__ = ["Grid", "Job", "Sweep", "hypervolume", "is_efficient", "run_many", "run_sweep"]

@@ -1,4 +1,4 @@
-"""How series look in the figures of a sweep: colours, markers and lines that colour-blind readers tell apart."""
+"""The figures of a sweep: frontiers with confidence regions, all runs, profiles over what is varied, privacy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from privfair.sweeps.frontiers import Point, by_series, efficient
+from privfair.sweeps.frontiers import Point, by_series, efficient, sign_of
 
-# Okabe & Ito's palette without its yellow, which is too pale on white. Markers and lines say it again.
+# Okabe & Ito's palette, which colour-blind readers can tell apart, without its yellow, too pale on white. Markers and
+# lines repeat what colours say.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
@@ -27,6 +28,8 @@ _BY_METHOD = {
 }
 _IN_ORDER = ((BLUE, "o"), (RED, "^"), (GREEN, "D"), (BLACK, "s"), (PURPLE, "v"), (ORANGE, "P"), (SKY, "X"))
 _LINES = ("-", "--", ":", "-.")
+Z = 1.96  # bands are mean ± 1.96 standard errors, as in the paper
+FRONTIER_NOTE = "filled marks: not beaten by another point of the line; shaded: their mean ± 1.96 standard errors"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Style:
     colour: str
     marker: str
     line: str
-    place: int  # in the legend: the first is drawn on top, later ones with larger marks, so that equal lines all show
+    place: int  # in the legend: the first is on top, later ones have larger marks, so that equal lines all show
 
     @property
     def size(self) -> float:
@@ -45,15 +48,18 @@ class Style:
 
     @property
     def height(self) -> float:
-        """Where it is in the stack of lines."""
+        """Its z-order: higher is on top."""
         return 3.0 - 0.01 * self.place
+
+
+Line = tuple[str, Style, list[Point]]
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
     """The style of every series, from the method of each.
 
-    Colours belong to methods, the same in every figure; series of one method differ by their line. Where all series
-    are of one method, they have colours of their own.
+    A method has the same colour in every figure; series of one method differ by their line. If all series are of one
+    method, each has its own colour.
     """
     if len(set(methods.values())) == 1 and len(methods) > 1:
         return {
@@ -70,7 +76,7 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
 
 
 def tidy(axis: Any, x: str, y: str, title: str = "") -> None:
-    """Labels, a pale grid behind the data, no frame on the sides without an axis."""
+    """Add labels and a pale grid behind the data; remove the frame on the sides without an axis."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     if title:
@@ -82,7 +88,7 @@ def tidy(axis: Any, x: str, y: str, title: str = "") -> None:
 
 
 def legend_below(figure: Any, axis: Any, note: str) -> None:
-    """One legend for all panels under them, with a line that explains the marks."""
+    """Add one legend below all panels, with a line that explains the marks."""
     handles, labels = axis.get_legend_handles_labels()
     columns = min(len(labels), 6 if figure.get_figwidth() > 12 else 4) or 1
     figure.legend(
@@ -112,12 +118,6 @@ def new_figure(panels: int, *, width: float = 5.2, height: float = 4.6, rows: in
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     return figure, list(axes.flat)
-
-
-# ---- Frontiers with privacy: a panel for each ε with lines by mechanism, or for each mechanism with lines by ε.
-
-
-Line = tuple[str, Style, list[Point]]
 
 
 def privacy_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, free: str) -> list[Path]:
@@ -164,49 +164,47 @@ def mechanism_figure(points: Sequence[Point], stem: Path, *, quality: str, notio
     return _figure(panels, points, stem, quality, notion, rows=-(-len(names) // 2))
 
 
+def frontier_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, title: str = "") -> list[Path]:
+    """Quality over unfairness: one line per series through its means, in the order of what is varied."""
+    look = _styles(points)
+    panels = {
+        name or title: [(series, look[series], of) for series, of in by_series(inside).items()]
+        for name, inside in _panels(points).items()
+    }
+    outside = means_outside(points, sign_of(quality))
+    note = f"\n{outside} of {len(points)} means lie outside; the scatter shows all" if outside else ""
+    common = title if len(panels) > 1 else ""
+    return _figure(panels, points, stem, quality, notion, rows=1, height=4.6, title=common, note=note)
+
+
 def _figure(
-    panels: Mapping[str, list[Line]], points: Sequence[Point], stem: Path, quality: str, notion: str, *, rows: int
+    panels: Mapping[str, list[Line]],
+    points: Sequence[Point],
+    stem: Path,
+    quality: str,
+    notion: str,
+    *,
+    rows: int,
+    height: float = 4.2,
+    title: str = "",
+    note: str = "",
 ) -> list[Path]:
-    sign = 1.0 if quality == "accuracy" else -1.0
+    """Frontiers in panels with the same limits."""
+    sign = sign_of(quality)
     left, right, bottom, top = limits_of(points, sign)
-    figure, axes = new_figure(len(panels), rows=rows, height=4.2)
-    for axis, (title, lines) in zip(axes, panels.items(), strict=False):  # an odd number leaves a place empty
-        for name, style, of in lines:
+    figure, axes = new_figure(len(panels), rows=rows, height=height)
+    for axis, (name, lines) in zip(axes, panels.items(), strict=False):  # an odd number leaves a place empty
+        for series, style, of in lines:
             if of:
-                draw_frontier(axis, of, style, name, sign)
-        tidy(axis, unfairness_label(notion), quality, title)
+                draw_frontier(axis, of, style, series, sign)
+        tidy(axis, unfairness_label(notion), quality, name)
         axis.set_xlim(left, right)
         axis.set_ylim(bottom, top)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     if panels:
-        legend_below(figure, axes[0], FRONTIER_NOTE)
-    return save(figure, stem)
-
-
-# ---- The figures of a sweep: frontiers with confidence bands, all runs, and profiles over what is varied.
-
-
-Z = 1.96  # bands are mean ± 1.96 standard errors, as in the paper
-FRONTIER_NOTE = "filled marks: not beaten by another point of the line; shaded: their mean ± 1.96 standard errors"
-
-
-def frontier_figure(points: Sequence[Point], stem: Path, *, quality: str, notion: str, title: str = "") -> list[Path]:
-    """Quality over unfairness: one line per series through its means, in the order of what is varied."""
-    panels = _panels(points)
-    figure, axes = new_figure(len(panels))
-    look, (left, right, bottom, top) = _styles(points), limits_of(points, _sign(quality))
-    cut = [p for p in points if not (left <= p.mean[1] <= right and bottom <= _sign(quality) * p.mean[0] <= top)]
-    for axis, (name, inside) in zip(axes, panels.items(), strict=True):
-        for series, of in by_series(inside).items():
-            draw_frontier(axis, of, look[series], series, _sign(quality))
-        tidy(axis, unfairness_label(notion), quality, name or title)
-        axis.set_xlim(left, right)
-        axis.set_ylim(bottom, top)
-    outside = len(cut)
-    note = FRONTIER_NOTE + (f"\n{outside} of {len(points)} means lie outside; the scatter shows all" if outside else "")
-    legend_below(figure, _fullest(axes), note)
-    if title and len(panels) > 1:
+        legend_below(figure, _fullest(axes), FRONTIER_NOTE + note)
+    if title:
         figure.suptitle(title, fontweight="bold")
     return save(figure, stem)
 
@@ -220,7 +218,7 @@ def scatter_figure(points: Sequence[Point], stem: Path, *, quality: str, notion:
         for series, of in by_series(inside).items():
             style = look[series]
             unfairness = np.concatenate([point.unfairness for point in of])
-            values = _sign(quality) * np.concatenate([point.quality for point in of])
+            values = sign_of(quality) * np.concatenate([point.quality for point in of])
             filled = {} if style.line == "-" else {"facecolors": "none"}  # series of one method differ by that
             axis.scatter(
                 unfairness, values, s=22, alpha=0.65, marker=style.marker, color=style.colour, label=series,
@@ -241,7 +239,7 @@ def profile_figure(
     figure, axes = new_figure(2)
     look = _styles(points)
     for column, (axis, label) in enumerate(zip(axes, (quality, unfairness_label(notion)), strict=True)):
-        sign = _sign(quality) if column == 0 else 1.0
+        sign = sign_of(quality) if column == 0 else 1.0
         for series, of in by_series(points).items():
             varied = [point for point in of if point.value is not None]
             if varied:
@@ -269,7 +267,7 @@ def rounds_figure(
 
 
 def draw_frontier(axis: Any, of: Sequence[Point], style: Style, name: str, sign: float) -> None:
-    """One line through the means of a series, with bands where nothing beats them: others can be of any size."""
+    """Draw a line through the means of a series, with regions around efficient points; others' can have any size."""
     means = np.array([point.mean for point in of])
     unfairness, values = means[:, 1], sign * means[:, 0]
     best = np.array(efficient(of))
@@ -284,7 +282,7 @@ def draw_frontier(axis: Any, of: Sequence[Point], style: Style, name: str, sign:
 
 
 def _draw_region(axis: Any, point: Point, colour: str, sign: float) -> None:
-    """The ellipse of the mean: it reaches 1.96 standard errors along each axis, and leans as the runs do."""
+    """Draw the confidence ellipse of a mean, 1.96 standard errors along its principal axes."""
     from matplotlib.patches import Ellipse
 
     if len(point.seeds) < 2:
@@ -343,8 +341,8 @@ def _share(axes: Sequence[Any]) -> None:
 def limits_of(points: Sequence[Point], sign: float) -> tuple[float, float, float, float]:
     """(left, right, bottom, top) around the points that matter, with their bands.
 
-    Those are the ones that nothing of their series beats, and each series' first: a diverged run would otherwise
-    squeeze all frontiers into a corner.
+    Those are the efficient points of each series and its first: a diverged run would otherwise squeeze all frontiers
+    into a corner.
     """
     shown = [p for of in by_series(points).values() for p, best in zip(of, efficient(of), strict=True) if best]
     shown += [of[0] for of in by_series(points).values()]
@@ -357,15 +355,16 @@ def limits_of(points: Sequence[Point], sign: float) -> tuple[float, float, float
     return left, right, float(values.min()) - reach_y, float(values.max()) + reach_y
 
 
+def means_outside(points: Sequence[Point], sign: float) -> int:
+    """How many means lie outside `limits_of` the points."""
+    left, right, bottom, top = limits_of(points, sign)
+    return sum(not (left <= p.mean[1] <= right and bottom <= sign * p.mean[0] <= top) for p in points)
+
+
 def _fullest(axes: Sequence[Any]) -> Any:
     return max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
 
 
-def _sign(quality: str) -> float:
-    """Points hold minus the rmse, so that more is better; people read the rmse."""
-    return 1.0 if quality == "accuracy" else -1.0
-
-
 def unfairness_label(notion: str) -> str:
-    """What stands at the axis of unfairness."""
+    """The label of the axis of unfairness."""
     return f"unfairness ({notion.replace('_', ' ')})"

@@ -1,4 +1,4 @@
-"""Frontiers of quality (more is better) against unfairness (less is better): pure functions."""
+"""Frontiers of quality (more is better) against unfairness (less is better): means over seeds, efficiency, areas."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from privfair.sweeps.jobs import WITHOUT_LAMBDA
 from privfair.sweeps.journal import Row
 from privfair.util import FloatArray
 
+RESAMPLES = 2000
+LEVEL = 0.95
+Interval = tuple[float, float]
+
 
 def is_efficient(quality: FloatArray, unfairness: FloatArray) -> NDArray[np.bool_]:
     """For each point whether no other is at least as good in both and better in one; of equal points all count."""
@@ -29,7 +33,7 @@ def hypervolume(quality: FloatArray, unfairness: FloatArray, reference: tuple[fl
     """The area that the points dominate: ∪ [q₀, q] × [u, u₀] with reference (q₀, u₀).
 
     Zitzler & Thiele 1998. Points that are not better than the reference in both figures add nothing. Sorted by
-    unfairness, the best quality so far makes a staircase, whose steps are added up.
+    unfairness, the best quality so far is a staircase, whose steps are added up.
     """
     q, u = np.asarray(quality, dtype=float), np.asarray(unfairness, dtype=float)
     return float(hypervolumes(q[None], u[None], reference)[0])
@@ -53,9 +57,6 @@ def best_quality(quality: FloatArray, unfairness: FloatArray, most: float) -> in
     if not allowed.size:
         return None
     return int(allowed[np.argmax(np.asarray(quality)[allowed])])
-
-
-# ---- Means over seeds: the points that tables, figures and frontiers are made of.
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,14 @@ def standard_error(values: FloatArray) -> float:
 
 
 def quality_name(rows: Iterable[Row]) -> str:
-    """What is compared with unfairness: "accuracy", or "rmse" where there are no decisions."""
+    """What is compared with unfairness: "accuracy", or "rmse" without decisions."""
     found = [row["accuracy"] is not None for row in rows]
     return "rmse" if found and not any(found) else "accuracy"
+
+
+def sign_of(quality: str) -> float:
+    """1, or −1 for the rmse: points hold minus the rmse, so that more is better, and people read the rmse."""
+    return 1.0 if quality == "accuracy" else -1.0
 
 
 def quality_of(row: Row) -> float | None:
@@ -165,14 +171,14 @@ def efficient(points: Sequence[Point]) -> list[bool]:
 
 
 def table_columns(quality: str) -> list[str]:
-    """The names that the points of `as_table` have, also where there is none."""
+    """The column names of `as_table`."""
     names = ["series", "method", "epsilon", "value", "runs", quality, f"{quality}_se", "unfairness", "unfairness_se"]
     return [*names, "pareto", "pareto_of_series", "same_answer", "diverged"]
 
 
 def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:
-    """The points as plain values; None for what one seed cannot tell."""
-    sign = 1.0 if quality == "accuracy" else -1.0
+    """The points as plain values; None for standard errors of one seed."""
+    sign = sign_of(quality)
     overall = efficient(points)
     own = {id(p): e for of in by_series(points).values() for p, e in zip(of, efficient(of), strict=True)}
     table = []
@@ -199,7 +205,7 @@ def as_table(points: Sequence[Point], quality: str) -> list[dict[str, Any]]:
 
 
 def warnings_of(points: Iterable[Point]) -> list[str]:
-    """Which points have runs whose model is of no use: a constant answer looks fair, and is none."""
+    """The points with useless models: a constant answer looks fair and is not."""
     found = []
     for point in points:
         where = point.name if point.value is None else f"{point.name} at {point.value:.4g}"
@@ -207,14 +213,6 @@ def warnings_of(points: Iterable[Point]) -> list[str]:
             if number:
                 found.append(f"{where}: {number} of {len(point.seeds)} runs {what}")
     return found
-
-
-# ---- Frontiers compared by the area they dominate, with bootstrap intervals over seeds.
-
-
-RESAMPLES = 2000
-LEVEL = 0.95
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -296,7 +294,7 @@ def areas_of(points: Sequence[Point], rows: Sequence[Row], quality: str) -> dict
     reference = reference_of(rows)
     if reference is None:
         return {"reference": None, "series": []}
-    sign = 1.0 if quality == "accuracy" else -1.0
+    sign = sign_of(quality)
     corner = {quality: sign * reference.quality, "unfairness": reference.unfairness, "origin": reference.origin}
     series = [
         {

@@ -11,8 +11,8 @@ from accountant.errors import InputError
 from privfair.config import Config, Method
 
 METHODS: tuple[str, ...] = get_args(Method)
-WITHOUT_LAMBDA = frozenset({"fedavg", "agnostic", "fedfb"})  # they do not look at λ: one point each
-
+WITHOUT_LAMBDA = frozenset({"fedavg", "agnostic", "fedfb"})  # they do not use λ: one point each
+NOT_COVERED = "hyper-parameters chosen on this data: not covered by the ε of any single run"
 ONLY_TRACKING = (
     ("federation", "drift_correction"),
     ("federation", "lagged_scores"),
@@ -22,7 +22,7 @@ ONLY_TRACKING = (
 
 
 class Key(NamedTuple):
-    """What a run is found by in the journal."""
+    """What identifies a run in the journal."""
 
     series: str
     value: float | None
@@ -46,7 +46,7 @@ class Job:
 
     @property
     def key(self) -> Key:
-        """What the run is found by."""
+        """What identifies the run."""
         return Key(self.series, self.value, self.config.run.seed, self.epsilon)
 
     def columns(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Grid:
-    """λ × seeds × methods × ε. Methods that do not look at λ have one point for all λ."""
+    """λ × seeds × methods × ε. Methods that do not use λ have one point for all λ."""
 
     strengths: tuple[float, ...]
     seeds: int
@@ -114,7 +114,7 @@ class Grid:
         tables["federation"] |= {"method": method}
         tables["fairness"] |= {"lambda": strength}
         if math.isinf(epsilon):
-            # what says which ledger's budget may forbid the sweep
+            # these keys say which ledger's budget may forbid the sweep
             asked = {"dataset": base.privacy.dataset, "require_budget": base.privacy.require_budget}
             tables["privacy"] = {name: value for name, value in asked.items() if value is not None}
             tables["run"] |= {"reproducible_noise": False}  # there is no noise to reproduce
@@ -127,10 +127,10 @@ class Grid:
 
 
 def _drop_tracking(tables: dict[str, Any]) -> None:
-    """Take the options off that only fairness tracking has: the others would refuse them."""
+    """Remove the options that only fairness tracking has: other methods would refuse them."""
     for section, key in ONLY_TRACKING:
         tables[section].pop(key, None)
-    if tables["privacy"].get("updates") != "client_level":  # then whole updates have noise in shares, too
+    if tables["privacy"].get("updates") != "client_level":  # whole updates can have distributed noise, too
         for key in ("distributed_noise", "smallest_cohort"):
             tables["privacy"].pop(key, None)
 

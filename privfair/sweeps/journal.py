@@ -1,4 +1,4 @@
-"""One line per run: the columns of results.csv, and how a finished run becomes a line."""
+"""results.csv and history.csv of a sweep: a line per run, durable as soon as the run ends, and read back exactly."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from typing import IO, Any, Self
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.privacy.statement import total_epsilon
-from privfair.runs.loop import RunOutcome
 from privfair.sweeps.jobs import Job, Key
 from privfair.util import write_json
 
@@ -38,6 +36,7 @@ HISTORY: tuple[str, ...] = (
     "train_loss", "train_mmd2", "train_objective", "test_loss", "test_mmd2", "test_objective",
 )  # fmt: skip
 
+RESULTS, HISTORIES, ABOUT = "results.csv", "history.csv", "sweep.json"
 Row = dict[str, Any]
 
 
@@ -57,35 +56,8 @@ class Ended:
         return [row for row in self.rows if row["status"] != "done"]
 
 
-def finished_row(outcome: RunOutcome) -> Row:
-    """The figures of a run, those of `privfair train --json`; `history` holds its lines, if it kept several."""
-    simulation, last = outcome.simulation, outcome.history[-1]
-    row: Row = {
-        "status": "done",
-        "reason": "",
-        "accuracy": last.get("accuracy"),
-        "rmse": last.get("rmse"),
-        "notion": simulation.notion,
-        "unfairness": last.get(simulation.notion),
-        **{f"unfairness_{name}": last.get(name) for name in NOTIONS},
-        "mmd2": last.get("test_mmd2"),
-        **{key: last.get(key) for key in ("train_loss", "train_mmd2", "train_objective", "test_loss")},
-        "test_objective": last.get("test_objective"),
-        **_baseline(outcome),
-        **_spent(outcome),
-        "rounds": outcome.state.round,
-        "bytes_up": simulation.backend.bytes_up,
-        "bytes_down": simulation.backend.bytes_down,
-        "seconds": outcome.seconds,
-        "engine": simulation.config.run.engine,
-    }
-    if simulation.config.run.evaluate_every < simulation.config.federation.rounds:
-        row["history"] = [{**line, "unfairness": line.get(simulation.notion)} for line in outcome.history]
-    return row
-
-
 def failed_row(error: BaseException | str) -> Row:
-    """The row of a run that gave no result, with its reason on one line."""
+    """The row of a run without a result, with its reason on one line."""
     text = str(error) or type(error).__name__
     if isinstance(error, BaseException) and not isinstance(error, InputError):
         text = f"{type(error).__name__}: {text}"
@@ -93,12 +65,12 @@ def failed_row(error: BaseException | str) -> Row:
 
 
 def as_text(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str]:
-    """The fields of a line; numbers so that they are read back exactly."""
+    """The fields of a line; numbers are written so that they are read back exactly."""
     return [_field(SCHEMA if name == "schema" else row.get(name)) for name in columns]
 
 
 def from_text(fields: Mapping[str, str]) -> Row:
-    """What `as_text` wrote; a field that is no number where one belongs is a ValueError."""
+    """The row that `as_text` wrote; ValueError if a number's field holds none."""
     row: Row = {}
     for name, text in fields.items():
         if name in TEXT:
@@ -118,58 +90,24 @@ def _field(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def _baseline(outcome: RunOutcome) -> Row:
-    """What a constant answer reaches on the test records: the floor that a frontier is measured from."""
-    federation = outcome.simulation.federation
-    if outcome.simulation.evaluator is None:
-        return {}
-    labels = federation.pooled_test().labels
-    if not len(labels):
-        return {}
-    if federation.schema.task == "binary":
-        positive = float(np.mean(labels == 1))
-        return {"baseline_accuracy": max(positive, 1 - positive)}
-    return {"baseline_rmse": float(np.std(labels))}
-
-
-def _spent(outcome: RunOutcome) -> Row:
-    """ε by both methods, from the ledger's rows; nothing for a run without privacy."""
-    simulation = outcome.simulation
-    if simulation.run_ledger is None or simulation.gateway is None:
-        return {}
-    spends, plan, prices = simulation.run_ledger.spends(), simulation.server.plan, simulation.gateway.prices
-    total = total_epsilon(simulation.config, outcome.state.release_plan, spends, plan=plan, prices=prices)
-    epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
-    claim = outcome.state.release_plan.claim
-    delta = simulation.config.privacy.delta if claim is None else claim.delta
-    return {**{name: value if math.isfinite(value) else None for name, value in epsilon.items()}, "delta": delta}
-
-
-# ---- results.csv and history.csv of a sweep: lines that are added as runs finish, durable at once, and read again.
-
-
-RESULTS, HISTORIES, ABOUT = "results.csv", "history.csv", "sweep.json"
-
-
 class Lines:
-    """A CSV file that only grows, and that one process at a time has open; nothing is changed before `repair`."""
+    """A CSV file that only grows and that one process at a time has open; nothing changes before `repair`."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        """Open or create the file and keep others out until it is closed. Its lines are theirs while they write."""
+        """Open or create the file and lock it until it is closed; raise if another sweep is writing to it."""
         self.path, self.columns = path, columns
         self._file: IO[bytes] = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
-            reported = f"Another sweep is writing to {path.parent}: wait for it, or take another --out."
-            raise Refused(reported) from None
+            raise Refused(f"Another sweep is writing to {path.parent}: wait for it, or take another --out.") from None
         except BaseException:
             self._file.close()
             raise
 
     def repair(self) -> None:
-        """Drop a last line that a crash left half-written; write the header, or check that it is this version's."""
+        """Drop a last line that a crash left half-written; write the header, or raise if it is another version's."""
         self._file.seek(0)
         content = self._file.read()
         whole = content.rfind(b"\n") + 1
@@ -208,18 +146,18 @@ class Lines:
         return rows
 
     def close(self) -> None:
-        """Let go of the file, and of the lock."""
+        """Close the file, which also releases the lock."""
         self._file.close()
 
 
 class Journal:
-    """The folder of a sweep: what was asked for, and a line for every run that is finished."""
+    """The folder of a sweep: its configuration, and a line for every finished run."""
 
     def __init__(self, folder: Path, configuration: Mapping[str, Any], asked: Iterable[Key] = ()) -> None:
-        """Open or create; a folder of another configuration is refused, and nothing in it is touched.
+        """Open or create; raise on a folder of another configuration and leave it untouched.
 
-        `configuration` must be the same as before; the grid may grow. `asked`: the runs that are wanted now. They and
-        those that have a line are the runs of the folder.
+        `configuration` must be the same as before; the grid may grow. The runs of the folder are those `asked` for now
+        and those that have a line.
         """
         self.folder = folder
         _require_ours(folder, configuration)
@@ -227,7 +165,7 @@ class Journal:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._results = opened.enter_context(closing(Lines(folder / RESULTS, COLUMNS)))
-                _require_ours(folder, configuration)  # again: who was faster may have begun another sweep
+                _require_ours(folder, configuration)  # again: another process may have begun a sweep meanwhile
                 self._results.repair()
                 self._history = opened.enter_context(closing(Lines(folder / HISTORIES, HISTORY)))
                 self._history.repair()
@@ -249,7 +187,7 @@ class Journal:
         self._open.close()
 
     def add(self, job: Job, row: Mapping[str, Any]) -> Row:
-        """Write a finished run down; the history first, so that a line in results.csv is complete. Returns the line."""
+        """The line of a finished run, written after its history so that every line in results.csv is complete."""
         known = job.columns()
         if "history" in row:
             self._history.append({**known, **line} for line in row["history"])
@@ -268,7 +206,7 @@ class Journal:
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """What the run of a line is found by."""
+    """What identifies the run of a line."""
     return Key(row["series"], row["value"], row["seed"], row["epsilon_target"])
 
 
@@ -291,7 +229,7 @@ def by_round(rows: Iterable[Row]) -> dict[Key, list[Row]]:
 
 
 def read_lines(path: Path) -> list[Row]:
-    """The lines of a file that others may be writing; none where it is missing."""
+    """The lines of a file that another process may be writing; none if it does not exist."""
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -304,7 +242,7 @@ def read_lines(path: Path) -> list[Row]:
 
 
 def saved_runs(folder: Path) -> tuple[int, int]:
-    """(runs with a result, all runs) of the sweep in a folder; zeros where none has begun."""
+    """(runs with a result, all runs) of the sweep in a folder; zeros if none has begun."""
     about = _read_about(folder) or {}
     ended = newest(read_lines(folder / RESULTS)).values()
     return sum(row["status"] == "done" for row in ended), about.get("runs", 0)
@@ -324,10 +262,10 @@ def _read_about(folder: Path) -> dict[str, Any] | None:
 
 
 def _require_ours(folder: Path, configuration: Mapping[str, Any]) -> None:
-    """Nothing, if the folder has no sweep yet, or one of this configuration."""
+    """Raise if the folder holds a sweep of another configuration, or something that is no sweep."""
     known = _read_about(folder)
     if known is None:
-        # no more than a header: another sweep is being started at this moment, or was stopped in it
+        # only a header: another sweep is starting at this moment, or was stopped while it started
         if (folder / RESULTS).is_file() and not f"{','.join(COLUMNS)}\n".encode().startswith(_begin(folder / RESULTS)):
             raise InputError("--out", f"must have a {ABOUT} beside its {RESULTS}", str(folder), "Take another folder.")
         return
@@ -336,13 +274,13 @@ def _require_ours(folder: Path, configuration: Mapping[str, Any]) -> None:
     before, now = _flat(known.get("configuration", {})), _flat(configuration)
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
-        reported = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in changed[:4])
+        found = "; ".join(f"{key} was {before.get(key)!r}, is {now.get(key)!r}" for key in changed[:4])
         remedy = "Give the configuration it was started with, or another --out."
-        raise InputError("--out", "must be a new folder or a sweep of the same configuration", reported, remedy)
+        raise InputError("--out", "must be a new folder or a sweep of the same configuration", found, remedy)
 
 
 def _begin(path: Path) -> bytes:
-    """Its first bytes, more than a header has; none if it cannot be read, which is told when it is opened."""
+    """Its first bytes, more than a header has; none if it cannot be read, which opening it will report."""
     try:
         with path.open("rb") as file:
             return file.read(10_000)

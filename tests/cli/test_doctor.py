@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from accountant import Budget, Ledger
-from privfair.cli.doctor import CHECKS, about_machine, diagnose, installed
+from privfair.cli.doctor import CHECKS, about_machine, diagnose
 from privfair.datasets.registry import DATASETS
+from privfair.util import installed
 
 PRIVFAIR = Path(sys.executable).parent / "privfair"
 

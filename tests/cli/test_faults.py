@@ -22,7 +22,7 @@ from accountant.errors import InputError, Refused
 from accountant.events import Gaussian
 from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
-from privfair.cli.console import ended, telling
+from privfair.cli.console import ended, reporting
 
 COMMAND = Path(sys.executable).parent / "privfair"
 SMALL = ["data.clients=2", "data.records=40", "federation.local_epochs=1"]
@@ -59,7 +59,7 @@ def test_a_crash_exits_3_and_prints_no_records(capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert (out, "Alice" in err) == ("", False)
     found = re.search(
-        r"privfair crashed: KeyError in cli/faults\.py, line \d+\. Its traceback is in (\S+);", plain(err)
+        r"privfair crashed: KeyError in cli/console\.py, line \d+\. Its traceback is in (\S+);", plain(err)
     )
     assert found is not None
     log = Path(found[1])
@@ -270,7 +270,7 @@ def test_sigterm_ends_a_sweep_with_what_is_saved(tmp_path: Path) -> None:
 
 def test_what_is_kept_is_told_of_faults_and_not_of_answers(capsys: pytest.CaptureFixture[str]) -> None:
     def command(error: Exception) -> None:
-        with telling(lambda: "Half of it is kept."):
+        with reporting(lambda: "Half of it is kept."):
             raise error
 
     assert ended(lambda: command(OSError(28, "No space left on device", "f"))) == 3

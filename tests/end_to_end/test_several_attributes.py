@@ -103,7 +103,7 @@ def test_the_columns_of_a_sweep_are_those_of_its_runs(tmp_path: Path) -> None:
     from privfair.config import Config
     from privfair.sweeps.jobs import Grid
     from privfair.sweeps.journal import NOTIONS
-    from privfair.sweeps.run_sweep import carry_out
+    from privfair.sweeps.sweep import run_sweep
 
     data = {"name": "csv", "path": str(make_two_attributes(tmp_path / "two.csv")), "label": "hired", "positive": "yes"}
     config = Config.build({
@@ -111,7 +111,7 @@ def test_the_columns_of_a_sweep_are_those_of_its_runs(tmp_path: Path) -> None:
         "federation": {"rounds": 2, "learning_rate": 5.0}, "fairness": {"notion": "equal_opportunity"},
     })  # fmt: skip
     jobs = Grid((0.0,), 1, ("mmd_fedavg",), (float("inf"),)).jobs(config)
-    (row,) = carry_out(jobs, tmp_path / "sweep", configuration={}, workers=1).rows
+    (row,) = run_sweep(jobs, tmp_path / "sweep", configuration={}, workers=1).rows
     alone = privfair.train(jobs[0].config)
     assert {name: row[f"unfairness_{name}"] for name in NOTIONS} == {name: alone.unfairness[name] for name in NOTIONS}
     assert alone.metrics["unfairness_of"]["statistical_parity"] == "race"

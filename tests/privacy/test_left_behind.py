@@ -13,7 +13,7 @@ from accountant.ledger.signing import fingerprint_csv
 from privfair.config import Config
 from privfair.datasets import load
 from privfair.privacy.run_ledger import RunLedger, named_run
-from privfair.sweeps.run_sweep import require_no_budget as require_no_budget_to_sweep
+from privfair.sweeps.sweep import require_no_budget as require_no_budget_to_sweep
 
 PRIVATE = {"privacy": {"epsilon": 1.0, "dataset": "patients"}}
 

@@ -10,7 +10,7 @@ from typing import Any
 import privfair
 from privfair.config import Config
 from privfair.sweeps.jobs import Grid
-from privfair.sweeps.run_sweep import carry_out, comparable
+from privfair.sweeps.sweep import comparable, run_sweep
 
 HOSTILE_GROUPS = ("<script>alert(1)</script>", "M & <b>co</b>")
 HOSTILE_CLIENTS = ('"><img src=x onerror=alert(2)>', "south")
@@ -63,5 +63,5 @@ def make_sweep(out: Path, *, data: dict[str, Any]) -> Path:
     """A finished sweep of eight short runs."""
     config = Config.build({"data": data, "federation": {"rounds": 1}, "run": {"engine": "local"}})
     grid = Grid((0.0, 1.0), 2, ("mmd_fedavg", "local_fairness"), (float("inf"),))
-    carry_out(grid.jobs(config), out, configuration=comparable(config), workers=1)
+    run_sweep(grid.jobs(config), out, configuration=comparable(config), workers=1)
     return out

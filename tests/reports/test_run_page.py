@@ -102,7 +102,7 @@ def test_released_figures_are_those_of_the_file(private_run: Path) -> None:
     assert gaps["Statistical parity"] == released["unfairness"]["statistical_parity"]
     assert gaps["Equalized odds"] == released["unfairness"]["equalized_odds"]
     assert released["accuracy"] in page.values
-    assert "Intervals (95%) tell the uncertainty from that noise alone" in page.text
+    assert "Intervals (95%) show the uncertainty from that noise alone" in page.text
 
 
 def test_the_privacy_of_the_run_is_that_of_the_statement(private_run: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_budget_that_was_set_later_counts(private_run: Path, tmp_path: Path, m
     (folder / "config.toml").write_text(config.replace(old, url))
     with pytest.raises(Refused, match="Dataset 'synthetic' has a budget"):
         run_page(folder, include_private=True)
-    assert "Another ledger is in the place" in run_page(folder)
+    assert "Another ledger was in the place" in run_page(folder)
 
 
 def test_a_run_without_released_figures_tells_how_to_see_them(open_run: Path) -> None:
@@ -198,7 +198,7 @@ def test_exact_figures_where_they_are_asked_for(open_run: Path) -> None:
 def test_scores_are_left_out_where_the_data_are_others(open_run: Path, tmp_path: Path) -> None:
     metrics = metrics_of(open_run)
     folder = copied(open_run, tmp_path / "run", {**metrics, "accuracy": 0.111})
-    assert "the data found are not those that the run was on" in run_page(folder, include_private=True)
+    assert "the data found are not those of the run" in run_page(folder, include_private=True)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("people.csv", "gone.csv"))
     assert "the data or the model could not be loaded" in run_page(folder, include_private=True)
@@ -235,12 +235,12 @@ def test_who_did_not_answer_is_told(private_run: Path, tmp_path: Path) -> None:
     absent = [{"round": 1, "client": "client-2", "asked": "training", "reason": "no <answer>"},
               {"round": None, "client": "client-3", "asked": "counts", "reason": "gone"}]  # fmt: skip
     page = Page(run_page(copied(private_run, tmp_path / "run", {**metrics, "absent": absent})))
-    assert page.rows("Who did not answer")[1:] == [
+    assert page.rows("Data holders that did not respond")[1:] == [
         ["client-2", "2", "training", "no <answer>"],
         ["client-3", "before or after all rounds", "numbers of records", "gone"],
     ]
-    assert "Every data holder answered" in Page(run_page(private_run)).text
-    assert "Every data holder answered" not in page.text
+    assert "Every data holder responded" in Page(run_page(private_run)).text
+    assert "Every data holder responded" not in page.text
 
 
 def test_a_statement_without_a_claim_claims_nothing(private_run: Path, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_statement_without_a_claim_claims_nothing(private_run: Path, tmp_path:
 
 
 def test_many_data_holders_that_paid_the_same_are_one_line() -> None:
-    from privfair.reports.run_privacy import spending
+    from privfair.reports.run_page import spending
 
     same = {f"client-{k}": {"rdp": 2.0, "pld": 1.5} for k in range(5)}
     nothing: dict[str, Any] = {"by_channel": {}, "by_group": {}}

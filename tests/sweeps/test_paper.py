@@ -30,7 +30,6 @@ from privfair.sweeps.paper.claims import (
     level,
     t_interval,
 )
-from privfair.sweeps.run_sweep import Sweep
 
 REAL = ("communities", "compas")
 
@@ -150,7 +149,7 @@ def evidence(
         for (series, value), runs in table.items()
         for seed, (q, u) in enumerate(runs)
     ]  # fmt: skip
-    return Evidence.of(Sweep((), tuple(rows), {}, 0, Path()))
+    return Evidence((), tuple(rows), {})
 
 
 GOOD = [(0.80, 0.40), (0.81, 0.42), (0.79, 0.38)]
@@ -254,7 +253,7 @@ def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
         rows.append({**dict.fromkeys(COLUMNS), **job.columns(), "status": "done", **drawn})
         columns = ("train_objective", "test_objective", "train_loss", "train_mmd2", "test_loss", "test_mmd2")
         histories[job.key] = [{"round": r, **{c: rng.random() for c in columns}} for r in range(3)]
-    found = Evidence.of(Sweep(tuple(jobs), tuple(rows), histories, 0, tmp_path))
+    found = Evidence(tuple(jobs), tuple(rows), histories)
     written = experiment.draw(found, tmp_path)
     assert {path.suffix for path in written} == {".png", ".svg"}
     text = "".join(path.read_text() for path in written if path.suffix == ".svg")
@@ -287,8 +286,8 @@ def test_a_point_that_lacks_seeds_is_no_evidence_yet() -> None:
     jobs = tuple(jobs_of("synthetic", quick=True))
     drawn = {"status": "done", "accuracy": 0.7, "unfairness": 0.1, "baseline_accuracy": 0.5}
     rows = [{**dict.fromkeys(COLUMNS), **job.columns(), **drawn} for job in jobs]
-    whole = Evidence.of(Sweep(jobs, tuple(rows), {}, 0, Path()))
+    whole = Evidence(jobs, tuple(rows), {})
     last = rows[-1]
-    fewer = Evidence.of(Sweep(jobs, tuple(rows[:-1]), {}, 0, Path()))
+    fewer = Evidence(jobs, tuple(rows[:-1]), {})
     assert len(fewer.points) == len(whole.points) - 1
     assert (last["series"], last["value"]) not in {(p.series, p.value) for p in fewer.points}

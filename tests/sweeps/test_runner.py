@@ -18,8 +18,8 @@ from accountant import Budget, Ledger
 from accountant.audit import audit
 from accountant.errors import InputError, Refused
 from privfair.config import Config
-from privfair.sweeps import Grid, Job, carry_out, run_many
-from privfair.sweeps import pool as stacks
+from privfair.sweeps import Grid, Job, run_many, run_sweep
+from privfair.sweeps import sweep as stacks
 from privfair.sweeps.journal import NOTIONS
 
 TINY = ["data.records=24", "data.clients=3", "federation.rounds=2", "run.engine=local"]
@@ -34,7 +34,7 @@ def grid(**changes: Any) -> list[Job]:
 
 def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
     jobs = grid(methods=("mmd_fedavg", "local_fairness", "fedavg"), seeds=1, strengths=(1.0,))
-    sweep = carry_out(jobs, tmp_path, workers=1, **EXACT)
+    sweep = run_sweep(jobs, tmp_path, workers=1, **EXACT)
     assert len(sweep.done) == len(jobs) == 3
     for job, row in zip(sweep.jobs, sweep.rows, strict=True):
         alone = privfair.train(job.config)
@@ -65,7 +65,7 @@ def test_a_private_run_tells_what_it_spent(tmp_path: Path) -> None:
     cheap = ["data.clients=2", "data.records=60", "aggregation.scheme=plain", "privacy.target_method=rdp"]
     base = Config.build({}, [*TINY, *public, *cheap, f"run.ledger=sqlite:///{tmp_path / 'l.sqlite'}"])
     (job,) = Grid((1.0,), 1, ("mmd_fedavg",), (5.0,)).jobs(base)
-    (row,) = carry_out([job], tmp_path / "s", workers=1, **EXACT).rows
+    (row,) = run_sweep([job], tmp_path / "s", workers=1, **EXACT).rows
     assert row["status"] == "done", row["reason"]
     assert 0 < row["epsilon_pld"] <= row["epsilon_rdp"] <= 5.0
     assert row["epsilon_target"] == 5.0
@@ -73,39 +73,39 @@ def test_a_private_run_tells_what_it_spent(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_run_again_and_the_grid_may_grow(tmp_path: Path) -> None:
-    first = carry_out(grid(seeds=1), tmp_path, workers=1, **EXACT)
+    first = run_sweep(grid(seeds=1), tmp_path, workers=1, **EXACT)
     stamped = (tmp_path / "results.csv").read_bytes()
-    again = carry_out(grid(seeds=1), tmp_path, workers=1, **EXACT)
+    again = run_sweep(grid(seeds=1), tmp_path, workers=1, **EXACT)
     assert (again.continued, again.rows) == (2, first.rows)
     assert (tmp_path / "results.csv").read_bytes() == stamped
-    more = carry_out(grid(seeds=2), tmp_path, workers=1, **EXACT)
+    more = run_sweep(grid(seeds=2), tmp_path, workers=1, **EXACT)
     assert (more.continued, len(more.done)) == (2, 4)
     assert (tmp_path / "results.csv").read_bytes().startswith(stamped)
 
 
 def test_the_whole_folder_has_the_runs_of_earlier_calls(tmp_path: Path) -> None:
     fails = grid(seeds=1, strengths=(1.0,), methods=("fairfed",), epsilons=(3.0,))
-    first = carry_out([*grid(), *fails], tmp_path, workers=1, **EXACT)
+    first = run_sweep([*grid(), *fails], tmp_path, workers=1, **EXACT)
     assert (first.whole().rows, first.whole().counts()) == (first.rows, first.counts())
-    more = carry_out(grid(strengths=(1.0, 2.0), seeds=1), tmp_path, workers=1, **EXACT)
+    more = run_sweep(grid(strengths=(1.0, 2.0), seeds=1), tmp_path, workers=1, **EXACT)
     assert [(row["value"], row["seed"]) for row in more.rows] == [(1.0, 0), (2.0, 0)]  # as asked for
     assert (more.counts()["all"], more.counts()["done"], more.continued) == (2, 2, 1)
     whole = more.whole()
     assert [(row["value"], row["seed"]) for row in whole.rows] == [(1.0, 0), (2.0, 0), (0.0, 0), (0.0, 1), (1.0, 1)]
     assert whole.counts() == {**whole.counts(), "all": 6, "done": 5, "failed": 0, "continued": 4}
     assert whole.counts()["seconds"] == sum(row["seconds"] for row in whole.rows)
-    again = carry_out(fails, tmp_path, workers=1, **EXACT).whole()
+    again = run_sweep(fails, tmp_path, workers=1, **EXACT).whole()
     assert again.counts() == {**again.counts(), "all": 6, "done": 5, "failed": 1, "continued": 5}
 
 
 def test_failed_runs_are_recorded_and_tried_again(tmp_path: Path) -> None:
     jobs = [*grid(seeds=1), *grid(seeds=1, strengths=(1.0,), methods=("fairfed",), epsilons=(3.0,))]
-    sweep = carry_out(jobs, tmp_path, workers=1, **EXACT)
+    sweep = run_sweep(jobs, tmp_path, workers=1, **EXACT)
     (failed,) = sweep.failed
     assert failed["reason"].startswith("federation.method must send nothing without noise, and fairfed sends local")
     assert len(sweep.done) == 2
     tried: list[str] = []
-    carry_out(jobs, tmp_path, workers=1, finished=lambda job, row: tried.append(job.series), **EXACT)
+    run_sweep(jobs, tmp_path, workers=1, finished=lambda job, row: tried.append(job.series), **EXACT)
     assert tried == ["fairfed"]
 
 
@@ -113,7 +113,7 @@ def test_wrong_input_leaves_no_trace(tmp_path: Path) -> None:
     base = Config.build({}, ["data.name=sinthetic"])
     jobs = Grid((1.0,), 1, ("mmd_fedavg",), (math.inf,)).jobs(base)
     with pytest.raises(InputError, match="dataset must be in the registry; found 'sinthetic'"):
-        carry_out(jobs, tmp_path / "s", **EXACT)
+        run_sweep(jobs, tmp_path / "s", **EXACT)
     assert not (tmp_path / "s").exists()
 
 
@@ -208,7 +208,7 @@ def test_data_with_a_budget_are_not_swept(tmp_path: Path, epsilon: float) -> Non
         ledger.set_budget("synthetic", Budget(epsilon=2.0, delta=1e-5), reason="test")
     jobs = Grid((1.0, 2.0), 1, ("mmd_fedavg",), (epsilon,)).jobs(Config.build({}, [*TINY, f"run.ledger={url}"]))
     with pytest.raises(Refused) as error:
-        carry_out(jobs, tmp_path / "s", **EXACT)
+        run_sweep(jobs, tmp_path / "s", **EXACT)
     text = str(error.value)
     assert text.startswith("Dataset 'synthetic' has a lifetime budget of ε = 2, δ = 1e-05 in sqlite:///")
     assert "a sweep of 2 runs looks at the figures of every run" in text
@@ -224,11 +224,11 @@ SCRIPT = """
 import math, sys
 from pathlib import Path
 from privfair.config import Config
-from privfair.sweeps import Grid, carry_out, pool as stacks
+from privfair.sweeps import Grid, run_sweep, sweep
 if __name__ == "__main__":
-    stacks.FIRST_STACK = 4
+    sweep.FIRST_STACK = 4
     jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({{}}, {longer}))
-    carry_out(jobs, Path(sys.argv[1]), configuration={{"tiny": True}}, workers=2)
+    run_sweep(jobs, Path(sys.argv[1]), configuration={{"tiny": True}}, workers=2)
 """
 
 
@@ -250,8 +250,8 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path: Path, engine: str
     with results.open("ab") as file:  # and the power went while a line was being written
         file.write(b"1,mmd_fedavg,mmd_fed")
     jobs = Grid((0.0, 0.5, 1.0, 2.0), 3, ("mmd_fedavg",), (math.inf,)).jobs(Config.build({}, longer))
-    continued = carry_out(jobs, out, workers=1, **EXACT)
-    whole = carry_out(jobs, tmp_path / "whole", workers=1, **EXACT)
+    continued = run_sweep(jobs, out, workers=1, **EXACT)
+    whole = run_sweep(jobs, tmp_path / "whole", workers=1, **EXACT)
     assert continued.continued == there
     for row, other in zip(continued.rows, whole.rows, strict=True):
         for name, value in _figures(row).items():  # runs of another stack may be rounded differently

@@ -1,4 +1,4 @@
-"""What claims are decided from: points, rows and histories of an experiment, and figures taken from them by seed."""
+"""An experiment as a description, and its claims: comparisons of figures by seed that a run confirms or does not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,35 +15,42 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.sweeps.frontiers import Point, best_quality, compare, points_of, reference_of
-from privfair.sweeps.jobs import Job
-from privfair.sweeps.run_sweep import Sweep
+from privfair.sweeps.jobs import Job, Key
+from privfair.sweeps.journal import Row
 from privfair.util import FloatArray
 
 BySeed = dict[int, float]
+Outcome = Literal["confirmed", "not confirmed", "undecided"]
+Relation = Literal["not below", "below", "not above", "above", "within"]
+Settings = Mapping[str, Any]  # by dotted key: {"federation.rounds": 100}
+LEVEL = 0.95
+LAMBDA = "fairness.lambda"
+FULL_BATCH = 1_000_000  # more than any client has: every step is a full gradient, one an epoch
 
 
 class Missing(LookupError):
-    """There are no runs to decide from, for a reason that is told."""
+    """There are no runs to decide from; the message says why."""
 
 
 class Unreached(Missing):
-    """There are runs, and none of them is fair enough."""
+    """There are runs, but none of them is fair enough."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The results of an experiment."""
+    """The results of an experiment; `points` are only those whose runs have all ended, so that they share seeds."""
 
-    sweep: Sweep
-    points: tuple[Point, ...]
+    jobs: Sequence[Job]
+    rows: Sequence[Row]
+    histories: Mapping[Key, Sequence[Row]]
 
-    @staticmethod
-    def of(sweep: Sweep) -> Evidence:
-        """From the rows of a sweep; without points whose runs have not all ended: their seeds are not the others'."""
-        planned = Counter((job.series, job.value, job.epsilon) for job in sweep.jobs)
-        ended = Counter((row["series"], row["value"], row["epsilon_target"]) for row in sweep.rows)
-        points = points_of(sweep.rows)
-        return Evidence(sweep, tuple(p for p in points if ended[key := (p.series, p.value, p.epsilon)] >= planned[key]))
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Means over seeds, without points that miss a run."""
+        planned = Counter((job.series, job.value, job.epsilon) for job in self.jobs)
+        ended = Counter((row["series"], row["value"], row["epsilon_target"]) for row in self.rows)
+        points = points_of(self.rows)
+        return tuple(p for p in points if ended[key := (p.series, p.value, p.epsilon)] >= planned[key])
 
     def series(self, *names: str) -> list[Point]:
         """The points of these series; a name stands for every series that begins with it ("FairFed": all β).
@@ -56,10 +64,11 @@ class Evidence:
 
     def rounds(self, series: str, column: str) -> Mapping[int, Sequence[tuple[int, float]]]:
         """(round, figure) of every run of a series, by seed."""
+        asked = {job.key for job in self.jobs}
         found = {
             key.seed: [(int(line["round"]), float(line[column])) for line in lines]
-            for key, lines in self.sweep.histories.items()
-            if key.series == series and key in {job.key for job in self.sweep.jobs}
+            for key, lines in self.histories.items()
+            if key.series == series and key in asked
         }
         if not found:
             raise Missing(f"no history of {series}")
@@ -68,13 +77,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that every seed has one of, with its name in words."""
+    """A figure with one value per seed, and its name in words."""
 
     name: str
     take: Callable[[Evidence], BySeed]
 
     def reached(self, evidence: Evidence) -> bool:
-        """Whether there are runs that it can be taken from."""
+        """Whether there are runs to take it from."""
         try:
             self.take(evidence)
         except Missing:
@@ -139,7 +148,7 @@ def at_round(series: str, column: str, *, last: bool) -> Figure:
 
 def level(value: float) -> Figure:
     """A number to compare with."""
-    return Figure(f"{value:g}", lambda evidence: dict.fromkeys((int(r["seed"]) for r in evidence.sweep.rows), value))
+    return Figure(f"{value:g}", lambda evidence: dict.fromkeys((int(r["seed"]) for r in evidence.rows), value))
 
 
 def _range(low: float, high: float) -> str:
@@ -148,14 +157,6 @@ def _range(low: float, high: float) -> str:
     if math.isinf(high):
         return f" over values ≥ {low:g}"
     return f" over values ≤ {high:g}" if math.isinf(low) else f" over values {low:g} to {high:g}"
-
-
-# ---- Claims of the paper as comparisons of figures, and whether a run confirms them.
-
-
-Outcome = Literal["confirmed", "not confirmed", "undecided"]
-Relation = Literal["not below", "below", "not above", "above", "within"]
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,8 @@ class Claim:
     Decided by the mean difference left − right over seeds (paired) with its 95% t interval [low, high]:
     "not below": difference > −margin; "below": difference < −margin; "not above": difference < margin; "above":
     difference > margin; "within": both "not below" and "not above". Confirmed if the whole interval agrees, not
-    confirmed if none of it does, undecided otherwise. A left side that is never as fair as it asks for does not keep
-    up with a right side that is.
+    confirmed if none of it does, undecided otherwise. If only the left side never reaches the unfairness asked for,
+    the claim "not below" is not confirmed.
     """
 
     text: str
@@ -204,7 +205,7 @@ class Claim:
         interval = t_interval(a - b)
         return Verdict(
             judge(self.relation, self.margin, interval),
-            f"{a.mean():.4f} and {b.mean():.4f}; {_told(float(np.mean(a - b)), interval, len(seeds))}",
+            f"{a.mean():.4f} and {b.mean():.4f}; {_difference(float(np.mean(a - b)), interval, len(seeds))}",
         )
 
 
@@ -231,7 +232,7 @@ class AreaClaim:
 
     def decide(self, evidence: Evidence) -> Verdict:
         """Compare the areas; the reference point is that of the whole experiment."""
-        reference = reference_of(evidence.sweep.rows)
+        reference = reference_of(evidence.rows)
         try:
             first, second, unit = (evidence.series(name) for name in (self.right, self.left, self.unit))
         except Missing as missing:
@@ -246,8 +247,8 @@ class AreaClaim:
         interval = other.difference_interval or (-math.inf, math.inf)
         seeds = len({seed for point in first for seed in point.seeds})
         areas = f"areas {other.value:.5f} and {base.value:.5f} ({self.unit}: {size:.5f})"
-        reported = _told(other.difference, interval, seeds, digits=5)
-        return Verdict(judge(self.relation, self.margin * size, interval), f"{areas}; {reported}")
+        difference = _difference(other.difference, interval, seeds, digits=5)
+        return Verdict(judge(self.relation, self.margin * size, interval), f"{areas}; {difference}")
 
 
 AnyClaim = Claim | AreaClaim
@@ -285,7 +286,7 @@ def _as_one(points: Sequence[Point], name: str) -> list[Point]:
     return [replace(point, series=name) for point in points]
 
 
-def _told(difference: float, interval: tuple[float, float], seeds: int, digits: int = 4) -> str:
+def _difference(difference: float, interval: tuple[float, float], seeds: int, digits: int = 4) -> str:
     if math.isinf(interval[0]):
         return f"difference {difference:+.{digits}f}, one seed: no interval"
     low, high = (f"{bound:+.{digits}f}" for bound in interval)
@@ -301,14 +302,6 @@ def _rule(relation: Relation, margin: str, size: float) -> str:
         "within": f"between −{margin} and {margin}",
     }
     return words[relation]
-
-
-# ---- An experiment as a description: lines of runs, claims, figures.
-
-
-Settings = Mapping[str, Any]  # by dotted key: {"federation.rounds": 100}
-LAMBDA = "fairness.lambda"
-FULL_BATCH = 1_000_000  # more than any client has: every step is a full gradient, one an epoch
 
 
 @dataclass(frozen=True)
@@ -329,8 +322,8 @@ class Line:
 class Experiment:
     """One experiment, of the paper or beyond it (then its claims are what was expected).
 
-    A run's settings are `common`, then the line's own; a quick run then takes `quick` and the line's `quick`. Runs go
-    to the stacked engine unless told otherwise. `notes` say what the paper leaves open and what was taken.
+    A run's settings are `common`, then the line's own; a quick run adds `quick` and the line's `quick`. Runs use the
+    stacked engine unless the settings name another. `notes` say what the paper leaves open and what was chosen.
     """
 
     name: str
@@ -345,7 +338,7 @@ class Experiment:
     seeds: int = 10
     quick_seeds: int = 3
     paper: bool = True
-    areas: bool = False  # tell the area of every frontier
+    areas: bool = False  # report the area of every frontier
 
     @property
     def private(self) -> bool:
@@ -355,8 +348,8 @@ class Experiment:
     def jobs(self, *, quick: bool, overrides: Sequence[str] = ()) -> list[Job]:
         """All runs; `overrides` (section.key=value) apply to every one.
 
-        Both ends of every line first, then the middles of its gaps: whoever stops early has a thinner line, not a
-        shorter one.
+        Both ends of every line come first, then the middles of its gaps: a sweep that stops early has a thinner line,
+        not a shorter one.
         """
         seeds = range(self.quick_seeds if quick else self.seeds)
         placed = []
@@ -402,7 +395,7 @@ def log_steps(low: float, high: float, steps: int = 50) -> tuple[float, ...]:
 
 
 def halvings(place: int, last: int) -> int:
-    """How often 0 … last must be halved until the place is a middle; 0 for both ends."""
+    """How often 0 … last must be halved until `place` is a middle; 0 for both ends."""
     low, high, count = 0, last, 0
     while place not in (low, high):
         middle = (low + high) // 2
