@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 MISSING = "–"
 Interval = Sequence[float] | None
@@ -99,3 +100,14 @@ def size(value: float) -> str:
         return f"{value:.0f} bytes"
     power = min(3, int(math.log10(value) / 3))
     return f"{value / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
+
+
+def finite(value: Any) -> Any:
+    """The same with None for numbers that JSON cannot express."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value

@@ -12,8 +12,7 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.federated.exchange import singles
-from privfair.federated.interfaces import Absence
+from privfair.federated.exchange import Absence, singles
 from privfair.federated.messages import Answered, Asked, BundleReply, Missing
 from privfair.federated.round import share_of
 from privfair.runs.assembly import Simulation, build

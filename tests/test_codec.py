@@ -24,7 +24,7 @@ from privfair.deployment.holder_state import HolderState
 from privfair.deployment.sums import FeatureSum, Sums
 from privfair.fairness.tracking import NoisyScores, SealedFeatures, SharedFeatures, SharedScores
 from privfair.federated.codec import decode, decode_request, encode, encode_request
-from privfair.federated.interfaces import Absence
+from privfair.federated.exchange import Absence
 from privfair.federated.messages import (
     Asked,
     Bundle,

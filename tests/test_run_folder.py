@@ -18,7 +18,7 @@ import privfair
 from accountant.errors import InputError
 from privfair.cli.report import write_report
 from privfair.config import Config
-from privfair.federated.interfaces import Absence
+from privfair.federated.exchange import Absence
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_digest, weights_file
 from privfair.util import write_arrays

@@ -16,8 +16,7 @@ from accountant.empirical import (
     one_run_curve_p_value,
     one_run_epsilon,
 )
-from privfair.audit.attack import Claimed, asked, claimed, only_trained
-from privfair.audit.subject import Subject, backend_of, first_client, twin
+from privfair.audit.attack import Claimed, Subject, asked, backend_of, claimed, first_client, only_trained, twin
 from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_training
 from privfair.federated.messages import Parameters, Request, Task, Update
 from privfair.mechanisms.entropy import SystemEntropy

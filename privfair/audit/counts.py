@@ -8,8 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
-from privfair.audit.subject import FEATURES, Subject
+from privfair.audit.attack import (
+    FEATURES,
+    MOST_OTHERS,
+    Claimed,
+    Coins,
+    Subject,
+    Worlds,
+    WorldsAttack,
+    cells_of,
+    only_trained,
+    planned,
+)
 from privfair.audit.updates import loud_parameters
 from privfair.channels.counts import COUNTS
 from privfair.channels.evaluation import EVALUATION

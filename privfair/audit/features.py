@@ -9,9 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privfair.audit.attack import (
+    FEATURES,
     MOST_OTHERS,
     Claimed,
     Coins,
+    Subject,
     Worlds,
     WorldsAttack,
     asked,
@@ -20,7 +22,6 @@ from privfair.audit.attack import (
     only_trained,
     planned,
 )
-from privfair.audit.subject import FEATURES, Subject
 from privfair.channels.base import respond
 from privfair.channels.features import EMBEDDINGS
 from privfair.clients.client import Client

@@ -8,8 +8,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.audit.attack import MOST_OTHERS, Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
-from privfair.audit.subject import FEATURES, Subject, twin
+from privfair.audit.attack import (
+    FEATURES,
+    MOST_OTHERS,
+    Claimed,
+    Coins,
+    Subject,
+    Worlds,
+    WorldsAttack,
+    cells_of,
+    only_trained,
+    planned,
+    twin,
+)
 from privfair.channels.scores import PREDICTIONS
 from privfair.clients.client import Client
 from privfair.clients.objectives import all_scores

@@ -10,8 +10,18 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
-from privfair.audit.attack import Claimed, Coins, Worlds, WorldsAttack, cells_of, only_trained, planned
-from privfair.audit.subject import FEATURES, Subject, twin
+from privfair.audit.attack import (
+    FEATURES,
+    Claimed,
+    Coins,
+    Subject,
+    Worlds,
+    WorldsAttack,
+    cells_of,
+    only_trained,
+    planned,
+    twin,
+)
 from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
 from privfair.clients.objectives import build_losses

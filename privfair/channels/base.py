@@ -26,12 +26,13 @@ from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.fairness.notions import Cells
 from privfair.federated.codec import carry
-from privfair.federated.interfaces import Algorithm
+from privfair.federated.exchange import Algorithm
 from privfair.federated.messages import Reply, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule, before_counts
 from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.vector_release import VectorNoise
 from privfair.secure_aggregation import ServerAggregator
 
 NO_MODEL = Sealed(0, b"")  # in a planned request, until the server fills in its own
@@ -58,6 +59,11 @@ class Description:
 
 
 EXACT = Description("none: exact values leave the clients", "every round", event=NotPrivate())
+
+
+def by_several(noise: VectorNoise) -> str:
+    """By how many clients together the noise is added, in words; nothing where every client adds all of it."""
+    return f", by {noise.shares} clients together" if noise.shares > 1 else ""
 
 
 class AgreedRun(Protocol):
@@ -199,7 +205,7 @@ def respond(client: Client, request: Request) -> Reply:
 
 @dataclass(frozen=True)
 class PlannedRequests:
-    """The requests of a run, by channel, for the server: see `privfair.federated.interfaces.Requests`."""
+    """The requests of a run, by channel, for the server: see `privfair.federated.exchange.Requests`."""
 
     schedule: Schedule
 

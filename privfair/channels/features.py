@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.events import Adjacency, Composed, Event, Nothing, NotPrivate, Unit
 from accountant.spending import Spend
-from privfair.channels.base import EXACT, NO_MODEL, Channel, Description, Phase, PriceList, ReplyCheck
+from privfair.channels.base import EXACT, NO_MODEL, Channel, Description, Phase, PriceList, ReplyCheck, by_several
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.config import Config
@@ -131,8 +131,3 @@ def vectors_moved(asked: NDArray[np.int64], counts: NDArray[np.int64]) -> float:
 def _client_event(noise: VectorNoise, times: float) -> Event:
     """What one client's sums of one round cost it; `times`: what `vectors_moved` gives."""
     return noise.event(Adjacency.REPLACE_ONE, Unit.CLIENT, times) if times else Nothing()
-
-
-def by_several(noise: VectorNoise) -> str:
-    """By how many clients together the noise is added, in words; nothing where every client adds all of it."""
-    return f", by {noise.shares} clients together" if noise.shares > 1 else ""

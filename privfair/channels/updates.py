@@ -28,11 +28,11 @@ from privfair.channels.base import (
     Phase,
     PriceList,
     ReplyCheck,
+    by_several,
     close,
     equal,
     require,
 )
-from privfair.channels.features import by_several
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.clients.dp_sgd import train_privately

@@ -37,8 +37,8 @@ def empirical_audit(
     """Print what the attacks saw beside what is claimed; exit code 1 if, and only if, a claim is violated."""
     import torch
 
+    from privfair.audit.attack import prepare, read
     from privfair.audit.audit import Effort, audit
-    from privfair.audit.subject import prepare, read
 
     effort = Effort(trials, minutes)
     config, release_plan = read(path)

@@ -17,7 +17,7 @@ from privfair.config import MOST_RECORDS
 from privfair.federated.messages import Counts
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 from privfair.federated.round import ExactCounts
-from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.planner import PrivateCounts
 from privfair.runs.assembly import RunSpec
 
 

@@ -48,13 +48,13 @@ from privfair.federated.exchange import singles
 from privfair.federated.messages import Counts, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
+from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.requirements import require_decided, require_separate
 from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
 from privfair.runs.assembly import RunSpec, client_key
 from privfair.runs.folder import weights_file
-from privfair.runs.summary import finite
 from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
 from privfair.util import FloatArray, write_bytes, write_json
 

@@ -14,7 +14,7 @@ from privfair.codec import TREE, Arrays, Codec, FloatArray, Payload, with_tree
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
 from privfair.datasets.registry import load as load_dataset
-from privfair.federated.interfaces import Memory
+from privfair.federated.exchange import Memory
 from privfair.federated.release_plan import ReleasePlan
 from privfair.secure_aggregation import VERSION
 from privfair.util import read_arrays, write_arrays

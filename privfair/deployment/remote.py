@@ -32,8 +32,7 @@ from privfair.deployment.protocol import (
 )
 from privfair.deployment.sums import Sums
 from privfair.federated.codec import decode, encode_request
-from privfair.federated.exchange import singles, size
-from privfair.federated.interfaces import Memory
+from privfair.federated.exchange import Memory, singles, size
 from privfair.federated.messages import (
     Answered,
     Asked,

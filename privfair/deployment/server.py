@@ -15,15 +15,15 @@ from privfair.deployment.protocol import holders, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSum, Recorded, Sums
 from privfair.fairness.released import released_figures
-from privfair.federated.exchange import Unfinished
-from privfair.federated.interfaces import Absence, ServerState
+from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFewTrained
+from privfair.numbers import finite
 from privfair.runs.assembly import RunSpec, new_name, server_key
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
 from privfair.runs.loop import Run
-from privfair.runs.summary import absences, finite
+from privfair.runs.summary import absences
 from privfair.secure_aggregation import VERSION, require_resumable
 from privfair.util import stream, write_bytes, write_json
 

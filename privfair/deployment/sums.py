@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privfair.codec import TREE, Arrays, Codec, with_tree
 from privfair.fairness.tracking import SealedFeatures
-from privfair.federated.interfaces import ServerState
+from privfair.federated.exchange import ServerState
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.round import ModelHolder
 from privfair.util import read_arrays, write_arrays

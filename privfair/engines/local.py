@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from privfair.channels.base import ReplyCheck, respond
 from privfair.clients.client import Client
-from privfair.federated.exchange import regrouped, singles
-from privfair.federated.interfaces import Memory
+from privfair.federated.exchange import Memory, regrouped, singles
 from privfair.federated.messages import Answered, Asked, Reply, Request
 from privfair.federated.release_plan import ReleasePlan
 

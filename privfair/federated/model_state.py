@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.federated.interfaces import FederatedOptimizer, Memory
+from privfair.federated.exchange import FederatedOptimizer, Memory
 from privfair.federated.messages import Model, Parameters
 from privfair.mechanisms.entropy import Entropy
 from privfair.mechanisms.vector_release import UpdateRelease

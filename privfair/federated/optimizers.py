@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.federated.interfaces import FederatedOptimizer, Memory
+from privfair.federated.exchange import FederatedOptimizer, Memory
 from privfair.util import FloatArray
 
 

@@ -10,16 +10,18 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.federated.exchange import ExchangeLog, Unfinished, ask_together
-from privfair.federated.interfaces import (
+from privfair.federated.exchange import (
     Absence,
     Algorithm,
     Ask,
     Backend,
+    ExchangeLog,
     FederatedOptimizer,
     Requests,
     ServerState,
+    Unfinished,
     answered,
+    ask_together,
 )
 from privfair.federated.messages import (
     BundleReply,

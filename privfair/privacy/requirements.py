@@ -6,7 +6,7 @@ from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.fairness.notions import Notion
-from privfair.federated.interfaces import Algorithm
+from privfair.federated.exchange import Algorithm
 
 _SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
 

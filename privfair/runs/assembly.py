@@ -41,8 +41,7 @@ from privfair.federated.algorithms.baselines import (
     LocalFairness,
 )
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_adder
-from privfair.federated.exchange import Metered
-from privfair.federated.interfaces import Algorithm, Backend, FederatedOptimizer
+from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, Metered
 from privfair.federated.model_state import Replica
 from privfair.federated.optimizers import optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
@@ -53,8 +52,7 @@ from privfair.mechanisms.vector_release import DEFAULT_STEPS, UpdatePlan
 from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
-from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.requirements import require_decided, require_private, require_separate
 from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of

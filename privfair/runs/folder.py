@@ -29,7 +29,7 @@ from privfair.config import Config
 from privfair.datasets.columns import Encoder
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
-from privfair.federated.interfaces import Absence, Memory
+from privfair.federated.exchange import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
 from privfair.models import TaskKind, build_module, torch_type

@@ -11,8 +11,7 @@ from accountant.errors import InputError, Refused
 from privfair.channels.evaluation import EVALUATION
 from privfair.config import Config
 from privfair.engines.evaluation import Row
-from privfair.federated.exchange import ExchangeLog
-from privfair.federated.interfaces import Backend, ServerState, answered
+from privfair.federated.exchange import Backend, ExchangeLog, ServerState, answered
 from privfair.federated.messages import Evaluation, Model, Parameters, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan

@@ -25,8 +25,7 @@ from privfair.datasets.registry import load_configured
 from privfair.fairness.notions import Cells, Notion
 from privfair.federated.messages import Counts
 from privfair.federated.release_plan import Claim, ReleasePlan
-from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.requirements import require_decided
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,8 +23,9 @@ from privfair.fairness.metrics import (
     unfairness,
 )
 from privfair.fairness.released import released_figures
-from privfair.federated.interfaces import ServerState
+from privfair.federated.exchange import ServerState
 from privfair.models import TaskKind
+from privfair.numbers import finite
 from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.runs.folder import weights_digest
@@ -208,14 +208,3 @@ def _other_notes(outcome: RunOutcome) -> list[str]:
                 f"{notion} is {without:.4f} instead of {gap:.4f}."
             )
     return notes
-
-
-def finite(value: Any) -> Any:
-    """The same with None for numbers that JSON cannot express."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return value

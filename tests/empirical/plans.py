@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from privfair.audit import audit, canaries
-from privfair.audit.attack import Attack
-from privfair.audit.subject import Subject, prepare
+from privfair.audit.attack import Attack, Subject, prepare
 from privfair.config import Config
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.runs import assembly as simulation

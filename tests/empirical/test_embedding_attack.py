@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from accountant.empirical import distinguish
-from privfair.audit.attack import only_trained
+from privfair.audit.attack import first_client, only_trained, twin
 from privfair.audit.audit import Effort, audit
 from privfair.audit.features import EmbeddingsAttack, embedder_of, loudest_models
-from privfair.audit.subject import first_client, twin
 from privfair.audit.whole_run import WholeRunAttack
 from privfair.clients.objectives import all_scores
 from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan, plan_of_sums, trials

@@ -17,7 +17,7 @@ from privfair.clients.opacus_engine import NoisyMean
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.privacy.negotiation import PrivateCounts
+from privfair.privacy.planner import PrivateCounts
 from privfair.runs import assembly as simulation
 from tests.empirical.plans import PRIVATE, PUBLIC, generator_noise, plan
 

@@ -16,7 +16,7 @@ from accountant.events import Adjacency, Unit
 from accountant.ledger.ledger import Ledger
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
-from privfair.federated.interfaces import answered
+from privfair.federated.exchange import answered
 from privfair.federated.messages import Missing, TrainRequest, Update
 from privfair.federated.round import begin, run_round
 from privfair.reports.run_page import run_page

@@ -16,10 +16,10 @@ from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation
-from privfair.federated.interfaces import answered
+from privfair.federated.exchange import answered
 from privfair.federated.messages import Embeddings, EmbeddingsRequest, Missing, Tracked
 from privfair.federated.round import begin
-from privfair.privacy.negotiation import EndedAfterCounts
+from privfair.privacy.planner import EndedAfterCounts
 from privfair.runs.assembly import build
 from privfair.runs.batched import build_stacked, run_stacked
 from privfair.runs.loop import run

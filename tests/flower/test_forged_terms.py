@@ -27,7 +27,7 @@ from privfair.deployment.agreement import require_acceptable
 from privfair.deployment.holder import Holder
 from privfair.deployment.protocol import digest, sealed, shared_plan
 from privfair.federated.codec import decode, encode_request
-from privfair.federated.interfaces import ServerState
+from privfair.federated.exchange import ServerState
 from privfair.federated.messages import (
     Answered,
     Asked,

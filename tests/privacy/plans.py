@@ -12,8 +12,7 @@ from privfair.config import PrivacyConfig
 from privfair.fairness.notions import Cells, notion_by_name
 from privfair.federated.messages import Counts
 from privfair.federated.release_plan import ReleasePlan
-from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from tests.end_to_end.federations import toy
 
 GIVEN = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}

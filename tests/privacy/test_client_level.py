@@ -14,8 +14,8 @@ import pytest
 
 from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Gaussian, NeighbouringMismatch, Nothing, NotPrivate, Unit
+from privfair.audit.attack import prepare
 from privfair.audit.audit import KINDS
-from privfair.audit.subject import prepare
 from privfair.channels.base import PriceList
 from privfair.clients.embedder import Embedder
 from privfair.config import Config
@@ -34,9 +34,8 @@ from privfair.federated.release_plan import RELEASE_PLANS
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import UpdatePlan, VectorNoise
-from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.statement import account, collusion
 from privfair.runs.assembly import RunSpec
 from privfair.secure_aggregation import aggregators

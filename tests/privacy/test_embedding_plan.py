@@ -18,9 +18,8 @@ from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.messages import EmbeddingsRequest, Parameters
 from privfair.federated.release_plan import RELEASE_PLANS
-from privfair.privacy.negotiation import PrivateCounts
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.runs.assembly import RunSpec
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import cells_of, planner, reported, settle

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.audit.subject import all_clients, backend_of
+from privfair.audit.attack import all_clients, backend_of
 from privfair.clients.client import Client
 from privfair.clients.objectives import confusion_tables
 from privfair.clients.training import train_locally

@@ -29,8 +29,7 @@ from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import UpdatePlan
 from privfair.privacy.forecast import beyond_plan, count_spends, planned_spends
-from privfair.privacy.negotiation import PrivateCounts
-from privfair.privacy.planner import Planner
+from privfair.privacy.planner import Planner, PrivateCounts
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import GIVEN, RATES, cells_of, planner
 

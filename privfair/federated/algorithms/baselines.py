@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from privfair.federated.interfaces import Ask, Memory, ServerState, measured
+from privfair.federated.exchange import Ask, Memory, ServerState, measured
 from privfair.federated.messages import MeasureRequest, Model, Objective, OwnPenalty, Request, Reweighted, Scores, Task
 from privfair.federated.release_plan import ReleasePlan
 from privfair.util import FloatArray, stream

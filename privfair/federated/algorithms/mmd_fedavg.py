@@ -18,7 +18,7 @@ from privfair.fairness.tracking import (
     equal_weights,
 )
 from privfair.federated.algorithms.baselines import Plain
-from privfair.federated.interfaces import Algorithm, Ask, Memory, Requests, ServerState, answered
+from privfair.federated.exchange import Algorithm, Ask, Memory, Requests, ServerState, answered
 from privfair.federated.messages import Drift, Embeddings, Objective, Request, Scores, Tracked
 from privfair.federated.release_plan import ReleasePlan, Sharing
 from privfair.mechanisms.score_release import fill_share, unpadding_weights
