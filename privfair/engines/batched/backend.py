@@ -62,12 +62,12 @@ class Stacked(InProcess):
             return regrouped(asked, self._ask(requests))
         if self._settles and self.gateway.begun_anew:
             return regrouped(asked, self._ask(requests, self.gateway.bill(requests)))
-        made: dict[int, Reply] = {}  # by the request's id: all of them live until the end of this function
+        made: dict[tuple[int, int], Reply] = {}  # by client and by the request's id: clients may share one request
 
         def answer(client: int, single: Request) -> Reply:
             if not made:  # the first that is paid for: all of this exchange are, and they are answered together
-                made.update(zip((id(r) for _, r in requests), self._ask(requests), strict=True))
-            return made[id(single)]
+                made.update(zip(((k, id(r)) for k, r in requests), self._ask(requests), strict=True))
+            return made[client, id(single)]
 
         return regrouped(asked, self.gateway.answer(requests, answer))
 
