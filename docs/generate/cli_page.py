@@ -50,8 +50,9 @@ def _sections(command: click.Command, name: str) -> Iterator[str]:
     pieces = " ".join(command.collect_usage_pieces(context))
     yield f"```text\n{name} {pieces}\n```\n"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        example = paragraph.removeprefix("Example: ")
-        yield f"{paragraph}\n" if example == paragraph else f"```text\n{' '.join(example.split())}\n```\n"
+        line = " ".join(paragraph.split())  # a line of its own that begins with "privfair" would be a command
+        example = line.removeprefix("Example: ")
+        yield f"{line}\n" if example == line else f"```text\n{example}\n```\n"
     yield "| option | value | meaning |\n|---|---|---|"
     for parameter in command.params:
         yield _row(parameter, context)

@@ -22,13 +22,12 @@ from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
 from privfair.datasets.registry import load_configured
 from privfair.engines.local import InProcess
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import NOISE_KEYS, ReleasePlan, noise_of
 from privfair.federated.round import begin
 from privfair.privacy.run_ledger import budget_at_hand, require_its_budget
 from privfair.privacy.statement import with_collusion
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory
-from privfair.runs.planned import NOISE_KEYS, noise_of
 from privfair.util import FloatArray
 
 FEATURES = 8

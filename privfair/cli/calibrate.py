@@ -243,7 +243,7 @@ class _Options:
 
     def noise(self, factor: float = 1.0) -> dict[str, float]:
         """The noise keys of [privacy]: as given, times the factor where it is not fixed."""
-        from privfair.runs.planned import NOISE_KEYS
+        from privfair.federated.release_plan import NOISE_KEYS
 
         given = self.given
         relative = {
@@ -382,7 +382,7 @@ def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_upd
 
 def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
     """The tables that give a run this very plan: all noise is given, and defaults are left out."""
-    from privfair.runs.planned import NOISE_KEYS, noise_of
+    from privfair.federated.release_plan import NOISE_KEYS, noise_of
 
     privacy = {NOISE_KEYS[name]: value for name, value in noise_of(run.release_plan).items()}
     found = getattr(run.claim, run.config.privacy.target_method)
@@ -396,7 +396,8 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
 
 def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
     from accountant.events import Composed, Mechanism
-    from privfair.runs.planned import flat, noise_of
+    from privfair.federated.release_plan import noise_of
+    from privfair.runs.planned import flat
 
     channel = flat(channel)
     event = channel.event

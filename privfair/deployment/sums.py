@@ -18,8 +18,8 @@ def _earlier_sum(arrays: Arrays) -> Arrays:
     """A sum as versions up to 0.2 wrote it: its number is that of its file, and the first had no step."""
     if TREE in arrays:
         return arrays
-    numbers: dict[str, object] = {name: float(arrays[name][0]) for name in ("share", "step") if name in arrays}
-    about: dict[str, object] = {"round": 0, "total": "total", **numbers}
+    about: dict[str, object] = {"round": 0, "total": "total"}
+    about |= {name: float(arrays[name][0]) for name in ("share", "step") if name in arrays}
     return with_tree(arrays, about)
 
 

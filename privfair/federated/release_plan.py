@@ -172,3 +172,30 @@ class ReleasePlan:
 
 
 RELEASE_PLANS = Codec[ReleasePlan](ReleasePlan, "release plan", what="release plan")
+
+
+NOISE_KEYS = {  # the key of [privacy] with the noise of each channel
+    "updates": "noise_multiplier",
+    "predictions": "prediction_noise",
+    "embeddings": "prediction_noise",
+    "counts": "count_noise",
+    "evaluation": "evaluation_noise",
+}
+
+
+def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
+    """The noise of every channel that has some, in the units of its key in [privacy]."""
+    found: dict[str, float] = {}
+    if release_plan.counting is not None:
+        found["counts"] = release_plan.counting.scale
+    if release_plan.sharing is not None:
+        found["predictions"] = release_plan.sharing.noise.scale
+    if release_plan.embedding is not None:
+        found["embeddings"] = release_plan.embedding.noise.multiplier
+    if release_plan.updates is not None:
+        found["updates"] = release_plan.updates.noise_multiplier
+    if release_plan.client_updates is not None:
+        found["updates"] = release_plan.client_updates.noise.multiplier
+    if release_plan.evaluation is not None:
+        found["evaluation"] = release_plan.evaluation.scale
+    return found

@@ -198,12 +198,9 @@ class RunSpec:
         algorithm = build_algorithm(config, schema, cells, plan, embedding)
         if not config.privacy.enabled:
             plan = replace(plan, measures=algorithm.measures)
-        planner = None
-        if config.privacy.enabled:
+        else:
             require_private(config, algorithm, schema.task)
-            updates = _updates(config, plan, schema, clients) if config.privacy.client_level else None
-            planner = _planner(config, plan, cells, schema, clients, embedding, updates)
-        return RunSpec(
+        spec = RunSpec(
             config=config,
             schema=schema,
             clients=clients,
@@ -212,17 +209,52 @@ class RunSpec:
             optimizer=optimizer,
             plan=plan,
             fixed_point=_fixed_point(config, plan, clients),
-            planner=planner,
+            planner=None,
             embedding=embedding,
             feature_code=None if embedding is None else _feature_code(config, clients),
+        )
+        return replace(spec, planner=spec._planner()) if config.privacy.enabled else spec
+
+    def _planner(self) -> Planner:
+        """The planner of a private run."""
+        config, f, score = self.config, self.config.federation, self.cells.notion.score
+        trainings = np.zeros(self.clients, dtype=np.int64)
+        for number in range(f.rounds):
+            trainings[self.plan.cohort(number, self.clients)] += 1
+        work = Workload(
+            rounds=f.rounds,
+            epochs=f.local_epochs,
+            batch_size=f.batch_size,
+            samples=config.fairness.samples,
+            shares_scores=f.method == "mmd_fedavg",
+            most_trainings=int(trainings.max()),
+            score_range=TaskKind.of(self.schema).score_range(score) or config.privacy.score_range,
+            kernel=config.fairness.kernel,
+            embedding=self.embedding,
+            updates=self._updates() if config.privacy.client_level else None,
+        )
+        return Planner(config.privacy, work, self.cells)
+
+    def _updates(self) -> UpdatePlan:
+        """How whole updates are summed, where clients are protected as a whole."""
+        code = self.fixed_point
+        if not isinstance(code, WholeNumbers):
+            raise InputError("updates", "must be summed as whole numbers", type(code).__name__)
+        return UpdatePlan(
+            max_norm=self.config.privacy.max_update_norm,
+            count=self.model().parameters().size,
+            most=code.most,
+            cohort=_cohort(self.config, self.clients),
+            participation=code.contributors / self.clients,
         )
 
     def model(self) -> FlatModel:
         """A new model with its initial parameters."""
-        model, privacy = _model(self.config, self.schema), self.config.privacy
-        if privacy.enabled and privacy.updates == "dp_sgd":
-            require_private_model(model.module, len(self.schema.features))
-        return model
+        about, run, width = self.config.model, self.config.run, len(self.schema.features)
+        module = build_module(about.name, width, about.hidden, run.seed, torch_type(run.dtype))
+        if self.config.privacy.enabled and self.config.privacy.updates == "dp_sgd":
+            require_private_model(module, width)
+        return FlatModel(module)
 
     def replica(self, parameters: FloatArray, aggregator: ClientAggregator) -> Replica:
         """The shared model before the first round, with its initial parameters, for those who may open sums."""
@@ -263,18 +295,9 @@ class RunSpec:
         self, index: int, data: ClientData, model: FlatModel, replica: Replica, embedder: Embedder | None
     ) -> Client:
         """The client that has these records."""
-        config = self.config
-        return Client(
-            index,
-            data,
-            self.schema,
-            self.cells,
-            model,
-            replica,
-            seed=config.run.seed,
-            entropy=entropy_of(config, index),
-            embedder=embedder,
-        )
+        seed, entropy = self.config.run.seed, entropy_of(self.config, index)
+        about = (self.schema, self.cells, model, replica)
+        return Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
 
     def reply_check(
         self, adders: Adders, parameters: int, *, remote: Sequence[str] | None = None, replica: Replica | None = None
@@ -386,13 +409,6 @@ def _exact_sharing(config: Config) -> Literal["nothing", "scores", "features"]:
     return "features" if config.fairness.tracker == "embedding" else "scores"
 
 
-def _model(config: Config, schema: Schema) -> FlatModel:
-    """A new model with its initial parameters."""
-    dtype = torch_type(config.run.dtype)
-    model = config.model
-    return FlatModel(build_module(model.name, len(schema.features), model.hidden, config.run.seed, dtype))
-
-
 def _fixed_point(config: Config, plan: Schedule, clients: int) -> FixedPoint | WholeNumbers | None:
     """How updates become integers: for all schemes but plain floats. Weights sum to at most clients/cohort.
 
@@ -404,20 +420,6 @@ def _fixed_point(config: Config, plan: Schedule, clients: int) -> FixedPoint | W
     if config.privacy.client_level:
         return WholeNumbers(cohort, modulus)
     return FixedPoint(config.aggregation.range, clients / cohort, cohort, modulus)
-
-
-def _updates(config: Config, plan: Schedule, schema: Schema, clients: int) -> UpdatePlan:
-    """How whole updates are summed, where clients are protected as a whole."""
-    code = _fixed_point(config, plan, clients)
-    if not isinstance(code, WholeNumbers):
-        raise InputError("updates", "must be summed as whole numbers", type(code).__name__)
-    return UpdatePlan(
-        max_norm=config.privacy.max_update_norm,
-        count=_model(config, schema).parameters().size,
-        most=code.most,
-        cohort=_cohort(config, clients),
-        participation=code.contributors / clients,
-    )
 
 
 def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> EmbeddingPlan | None:
@@ -462,36 +464,6 @@ def _feature_code(config: Config, clients: int) -> WholeNumbers | None:
     """Whole numbers wherever noise or encryption needs a grid; every client contributes once."""
     exact = config.scheme == "plain" and not config.privacy.enabled and not config.aggregation.quantise
     return None if exact else WholeNumbers(clients, MODULI[config.scheme])
-
-
-def _planner(
-    config: Config,
-    plan: Schedule,
-    cells: Cells,
-    schema: Schema,
-    clients: int,
-    embedding: EmbeddingPlan | None,
-    updates: UpdatePlan | None,
-) -> Planner:
-    """The planner of a private run."""
-    f = config.federation
-    trainings = np.zeros(clients, dtype=np.int64)
-    for number in range(f.rounds):
-        trainings[plan.cohort(number, clients)] += 1
-    kind = cells.notion.score
-    work = Workload(
-        rounds=f.rounds,
-        epochs=f.local_epochs,
-        batch_size=f.batch_size,
-        samples=config.fairness.samples,
-        shares_scores=f.method == "mmd_fedavg",
-        most_trainings=int(trainings.max()),
-        score_range=TaskKind.of(schema).score_range(kind) or config.privacy.score_range,
-        kernel=config.fairness.kernel,
-        embedding=embedding,
-        updates=updates,
-    )
-    return Planner(config.privacy, work, cells)
 
 
 # ---- Keys, by who may have which.

@@ -32,13 +32,6 @@ from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
 from privfair.util import FloatArray
 
-NOISE_KEYS = {  # the key of [privacy] with the noise of each channel
-    "updates": "noise_multiplier",
-    "predictions": "prediction_noise",
-    "embeddings": "prediction_noise",
-    "counts": "count_noise",
-    "evaluation": "evaluation_noise",
-}
 RATES = "privacy.sampling_rate and privacy.prediction_rate"
 RESOLUTION = 10**9  # of rates that stand for a number of records out of a group
 
@@ -210,21 +203,3 @@ def flat(channel: Channel) -> Channel:
             event = event.events[0]
         else:
             return replace(channel, event=event, count=count)
-
-
-def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
-    """The noise of every channel that has some, in the units of its key in [privacy]."""
-    found: dict[str, float] = {}
-    if release_plan.counting is not None:
-        found["counts"] = release_plan.counting.scale
-    if release_plan.sharing is not None:
-        found["predictions"] = release_plan.sharing.noise.scale
-    if release_plan.embedding is not None:
-        found["embeddings"] = release_plan.embedding.noise.multiplier
-    if release_plan.updates is not None:
-        found["updates"] = release_plan.updates.noise_multiplier
-    if release_plan.client_updates is not None:
-        found["updates"] = release_plan.client_updates.noise.multiplier
-    if release_plan.evaluation is not None:
-        found["evaluation"] = release_plan.evaluation.scale
-    return found

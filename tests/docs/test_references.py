@@ -85,6 +85,8 @@ def test_every_public_name_is_in_the_python_reference(package: str) -> None:
     reported = {line for page in (DOCS / "reference").glob("*.md") for line in page.read_text().splitlines()}
     missing = [name for name in importlib.import_module(package).__all__ if f"::: {package}.{name}" not in reported]
     assert missing == []
+    for name in (line.removeprefix(f"::: {package}.") for line in reported if line.startswith(f"::: {package}.")):
+        assert "." in name or hasattr(importlib.import_module(package), name), f"{package} has no {name}"
 
 
 def test_examples_that_the_pages_name_exist() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from privfair.audit.audit import Effort, audit
 from privfair.audit.findings import Findings
-from privfair.channels import updates as channel
+from privfair.channels import updates as update_channel
 from privfair.clients.objectives import TrainingData, build_losses
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.clients.training import Trained
@@ -65,7 +65,7 @@ def test_the_gradient_of_the_penalty_added_after_clipping(
     generator_noise(monkeypatch, 42)
     subject = plan(tmp_path, PRIVATE) if tracker == "scores" else plan_of_sums(tmp_path, PRIVATE)
     assert audit(subject, FEW, ["penalty"]).fine
-    honest = channel.train_privately
+    honest = update_channel.train_privately
 
     def unclipped(
         request: TrainRequest, start: np.ndarray, data: TrainingData, model: FlatModel, *rest: Any
@@ -81,7 +81,7 @@ def test_the_gradient_of_the_penalty_added_after_clipping(
         moved = (found.parameters - step * total.numpy()).astype(found.parameters.dtype)
         return Trained(moved, found.steps, found.snapshot)
 
-    monkeypatch.setattr(channel, "train_privately", unclipped)
+    monkeypatch.setattr(update_channel, "train_privately", unclipped)
     caught(audit(subject, FEW, ["penalty"]), "penalty")
     assert audit(subject, FEW, ["updates"]).fine  # without a penalty there is nothing to see
 

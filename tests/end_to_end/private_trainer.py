@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-import privfair
-import privfair.clients.opacus_engine  # seconds to import: once, for all children
+import privfair.api  # seconds to import: once, for all children
+import privfair.clients.opacus_engine
 from privfair.federated.codec import encode
 from privfair.federated.exchange import Metered
 from privfair.federated.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest

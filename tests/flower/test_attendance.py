@@ -23,6 +23,7 @@ from privfair.deployment import server as coordinator
 from privfair.deployment.flower.link import RECORD, unwrap
 from privfair.deployment.flower.server_app import _in_plain_words
 from privfair.deployment.holder import WITHHELD
+from privfair.deployment.protocol import pack_sums, read_sums
 from privfair.federated.codec import decode
 from privfair.federated.exchange import Unfinished
 from privfair.federated.messages import Update
@@ -199,8 +200,10 @@ def test_a_forged_sum_is_refused_and_the_holder_leaves(tmp_path: Path) -> None:
     def meddle(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         record: Any = message.content[RECORD]
         if node == 102 and record.get("sums") and updates:
-            honest, single = Ciphertext.from_bytes(record["sums"][0]), Ciphertext.from_bytes(updates[0])
-            record["sums"] = [replace(honest, chunks=single.chunks).to_bytes(), *record["sums"][1:]]
+            sums = read_sums(record)
+            honest, single = Ciphertext.from_bytes(sums[0].total), Ciphertext.from_bytes(updates[0])
+            forged = replace(honest, chunks=single.chunks).to_bytes()
+            record.update(pack_sums([replace(sums[0], total=forged), *sums[1:]]))
         reply = answer()
         if node == 100 and order(message) == ("updates", 0):
             sent = decode(unwrap(reply)["replies"][0])  # type: ignore[index, arg-type]

@@ -62,7 +62,8 @@ class Stacked(InProcess):
             return regrouped(asked, self._ask(requests))
         if self._settles and self.gateway.begun_anew:
             return regrouped(asked, self._ask(requests, self.gateway.bill(requests)))
-        made: dict[tuple[int, int], Reply] = {}  # by client and by the request's id: clients may share one request
+        # By client and the request's id: clients may share a request, and all live until the end of this function.
+        made: dict[tuple[int, int], Reply] = {}
 
         def answer(client: int, single: Request) -> Reply:
             if not made:  # the first that is paid for: all of this exchange are, and they are answered together
