@@ -12,7 +12,8 @@ import pytest
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.config import Config
 from privfair.engines.batched.private_training import Draws, private_draws
-from privfair.federated.messages import PrivateWork
+from privfair.federated.messages import EvaluateRequest, Evaluation, Parameters, PrivateWork
+from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.runs.assembly import build
 from privfair.runs.batched import build_stacked, run_stacked
@@ -170,3 +171,30 @@ def test_runs_agree_with_the_version_before_to_single_precision(name: str, engin
     found = outcome.simulation.replica.parameters
     assert np.abs(found - np.array(before)).max() <= error
     outcome.simulation.close()
+
+
+def test_every_client_reports_its_own_evaluation(tmp_path: Path) -> None:
+    """Through the ledger gateway, as the sequential engine has it; also where all clients are sent one request."""
+    data, released = federation(sizes=SIZES), {}
+    for engine in ("local", "stacked"):
+        (tmp_path / engine).mkdir()
+        tables = private_config(
+            tmp_path / engine, privacy={"evaluation": "laplace", "evaluation_noise": 1.5}
+        ).as_tables()
+        tables["run"] |= {"engine": engine}
+        simulation = build(Config.build(tables), data)
+        released[engine] = [e.confusion[0].tolist() for e in run(simulation).released or ()]
+    assert released["stacked"] == released["local"]
+    assert len({str(table) for table in released["local"]}) == len(SIZES)
+    shared = EvaluateRequest(Parameters(simulation.replica.result), CountNoise("laplace", 1.5))
+    (tmp_path / "shared").mkdir()
+    again = build(
+        private_config(tmp_path / "shared").model_copy(
+            update={
+                "run": simulation.config.run.model_copy(update={"ledger": f"sqlite:///{tmp_path}/shared/ledger.sqlite"})
+            }
+        ),
+        data,
+    )
+    replies = again.backend.exchange(range(len(SIZES)), lambda _: shared)
+    assert [r.confusion[0].tolist() for r in replies if isinstance(r, Evaluation)] == released["local"]
