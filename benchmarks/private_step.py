@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import Result, seconds
 from privfair.clients import opacus_engine
-from privfair.clients.dp_sgd import train_privately
 from privfair.clients.objectives import TrainingData, all_scores
-from privfair.clients.training import train_locally
+from privfair.clients.training import train_locally, train_privately
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
 from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import SharedScores, equal_weights

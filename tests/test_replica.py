@@ -7,8 +7,7 @@ import pytest
 
 from accountant.errors import InputError
 from privfair.federated.messages import Parameters, Sealed
-from privfair.federated.model_state import Replica
-from privfair.federated.optimizers import FedAvg
+from privfair.federated.model_state import FedAvg, Replica
 from privfair.secure_aggregation import aggregators
 
 CLIENT, SERVER = aggregators("plain", None, fixed_point=None)

@@ -35,8 +35,7 @@ from privfair.channels.base import (
 )
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
-from privfair.clients.dp_sgd import train_privately
-from privfair.clients.training import Trained, train_locally
+from privfair.clients.training import Trained, train_locally, train_privately
 from privfair.config import Config
 from privfair.fairness.tracking import SealedFeatures, SharedScores
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, takes_part

@@ -1,4 +1,7 @@
-"""A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server."""
+"""The release plan that a data holder agrees to: it follows from the configuration and from its own counts.
+
+Whether a request is that of the plan: `privfair.channels.base.require_planned`.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,19 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.channels.base import Declined, channel_of, registered, require_planned, respond, round_of
+from privfair.channels.base import Declined, channel_of, equal, registered, require, require_planned, respond, round_of
 from privfair.channels.counts import COUNTS
 from privfair.clients.client import Client
-from privfair.config import Config
+from privfair.config import MOST_RECORDS, Config
 from privfair.datasets.records import Federation
 from privfair.deployment import holder_state as storage
-from privfair.deployment.agreement import require_acceptable
 from privfair.deployment.holder_state import HolderState, own_records
 from privfair.deployment.protocol import (
     BEHIND,
@@ -48,8 +50,10 @@ from privfair.federated.exchange import singles
 from privfair.federated.messages import Counts, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
+from privfair.federated.round import ExactCounts
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
+from privfair.privacy.planner import PrivateCounts
 from privfair.privacy.requirements import require_decided, require_separate
 from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
@@ -57,6 +61,82 @@ from privfair.runs.assembly import RunSpec, client_key
 from privfair.runs.folder import weights_file
 from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
 from privfair.util import FloatArray, write_bytes, write_json
+
+
+def require_acceptable(
+    release_plan: ReleasePlan, before: ReleasePlan | None, parts: RunSpec, me: int, own: Counts | None
+) -> None:
+    """Raise `Declined` unless these terms follow from the plan and from counts of which this holder's are its own.
+
+    `own`: the counts that this holder released in this run; None before it did (or, in a run without privacy, where it
+    lost its folder). With public counts they are exact; with
+    noisy ones they are the released ones, so that no refusal depends on more than has left the holder already.
+
+    What a server can gain by forging the rest of the counts:
+
+    - Of this holder: nothing. Rates, numbers of scores and the noise that they need follow from `own`, or the terms
+      leave the holder out: then it trains in no round, and has no cell of which it would send a score or a sum.
+    - Of other holders: it can change this holder's rates and numbers of scores, but then the noise has to meet the
+      target with those, for a record (or client) of this holder as well: the plan is for the worst of all clients.
+      Under client-level privacy the noise is for the largest weight, and this holder's is at most that.
+
+    Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
+    then neither the noise nor the counts of those who are there.
+    """
+    negotiator = parts.negotiator()
+    if release_plan.records.shape != (parts.clients,) or release_plan.cells.shape != (parts.clients, len(parts.cells)):
+        raise Declined("The terms are not those of so many data holders and groups.")
+    possible = (release_plan.records >= 0).all() and (release_plan.records <= MOST_RECORDS).all()
+    require(bool(possible and (np.abs(release_plan.cells) <= MOST_RECORDS).all()), "The terms have impossible counts.")
+    if release_plan.records[me] or release_plan.cells[me].any():
+        if own is None and parts.planner is not None:
+            raise Declined("This data holder takes no part before it has reported its counts in this run.")
+        same = own is None or (release_plan.records[me] == own.records and equal(release_plan.cells[me], own.cells))
+        require(bool(same), "The terms have other counts of this data holder than it reported.")
+    if RELEASE_PLANS.to_text(_settled(release_plan, negotiator)) != RELEASE_PLANS.to_text(release_plan):
+        raise Declined(
+            "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
+            "version of privfair, or of its requirements?"
+        )
+    if before is not None:
+        same = negotiator.admits_later and _noise(before) == _noise(release_plan) and _grown(before, release_plan)
+        require(same, "The terms have changed for data holders that were there before.")
+
+
+def _settled(release_plan: ReleasePlan, negotiator: ExactCounts | PrivateCounts) -> ReleasePlan:
+    """The terms that follow from the counts in these; the claim as told, if it is that of the noise up to rounding."""
+    counts = [Counts(int(n), cells) for n, cells in zip(release_plan.records, release_plan.cells, strict=True)]
+    try:
+        if isinstance(negotiator, ExactCounts):
+            return negotiator.settle(counts)
+        multiplier = None if release_plan.updates is None else release_plan.updates.noise_multiplier
+        if release_plan.client_updates is not None:
+            multiplier = release_plan.client_updates.noise.multiplier
+        settled = negotiator.settle(counts, (release_plan.fairness_noise, multiplier))
+    except InputError as error:
+        raise Declined(f"No terms follow from these counts: {error}") from None
+    mine, reported = settled.claim, release_plan.claim
+    if (
+        mine
+        and reported
+        and all(math.isclose(getattr(mine, m), getattr(reported, m), rel_tol=1e-9) for m in ("rdp", "pld"))
+    ):
+        settled = replace(settled, claim=replace(mine, rdp=reported.rdp, pld=reported.pld))
+    return settled
+
+
+def _noise(release_plan: ReleasePlan) -> tuple[Any, ...]:
+    updates = release_plan.updates or release_plan.client_updates
+    return (release_plan.fairness_noise, updates and asdict(updates), release_plan.evaluation, release_plan.claim)
+
+
+def _grown(before: ReleasePlan, after: ReleasePlan) -> bool:
+    known = before.records > 0
+    return equal(before.records[known], after.records[known]) and equal(before.cells[known], after.cells[known])
+
+
+# ---- A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server.
+
 
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."

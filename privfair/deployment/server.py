@@ -22,8 +22,7 @@ from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFew
 from privfair.numbers import finite
 from privfair.runs.assembly import RunSpec, new_name, server_key
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
-from privfair.runs.loop import Run
-from privfair.runs.summary import absences
+from privfair.runs.loop import Run, absences
 from privfair.secure_aggregation import VERSION, require_resumable
 from privfair.util import stream, write_bytes, write_json
 

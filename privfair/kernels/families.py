@@ -22,7 +22,7 @@ from scipy.special import gammaln, kve
 from accountant.errors import InputError, require_positive
 from privfair.kernels.base import Form, Kernel, SumKernel, require_bandwidth
 from privfair.kernels.exponential import ExponentialPolynomial, smooth
-from privfair.kernels.tables import DistanceTable
+from privfair.kernels.witness import DistanceTable
 from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
 from privfair.util import FloatArray
 

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike
 from accountant.errors import InputError, require_finite
 from privfair.kernels.base import Kernel
 from privfair.kernels.families import EnergyKernel
-from privfair.kernels.sorted_sums import SortedSums
-from privfair.kernels.tables import ScoreTable, cell_polynomials
+from privfair.kernels.witness import ScoreTable, SortedSums, cell_polynomials
 from privfair.util import FloatArray
 
 LEAST, MOST = 8, 64  # features by default at least, and at all at most

@@ -22,8 +22,8 @@ from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
 from privfair.clients.client import Client, EntropyOf
-from privfair.clients.dp_sgd import require_private_model
 from privfair.clients.embedder import Embedder
+from privfair.clients.training import require_private_model
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
@@ -42,8 +42,7 @@ from privfair.federated.algorithms.baselines import (
 )
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_adder
 from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, Metered
-from privfair.federated.model_state import Replica
-from privfair.federated.optimizers import optimizer_by_name
+from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
 from privfair.kernels.families import parse_kernel

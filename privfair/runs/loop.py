@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
@@ -271,3 +271,8 @@ def run(
 ) -> RunOutcome:
     """The outcome of a run in one thread: the fastest for small models."""
     return SimulatedRun(simulation, directory, report, planned).outcome()
+
+
+def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Clients that did not respond: in which round (None: before the first or after the last), to what, and why."""
+    return [{**asdict(absence), "client": names[absence.client]} for absence in state.absent]

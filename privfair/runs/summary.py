@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -23,13 +21,12 @@ from privfair.fairness.metrics import (
     unfairness,
 )
 from privfair.fairness.released import released_figures
-from privfair.federated.exchange import ServerState
 from privfair.models import TaskKind
 from privfair.numbers import finite
 from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.runs.folder import weights_digest
-from privfair.runs.loop import RunOutcome
+from privfair.runs.loop import RunOutcome, absences
 from privfair.util import installed, stream
 
 NO_FAIRNESS: dict[str, Any] = {
@@ -76,11 +73,6 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     }
     plain: dict[str, Any] = finite(summary)
     return plain
-
-
-def absences(state: ServerState, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Clients that did not respond: in which round (None: before the first or after the last), to what, and why."""
-    return [{**asdict(absence), "client": names[absence.client]} for absence in state.absent]
 
 
 def _figures(outcome: RunOutcome) -> dict[str, Any]:

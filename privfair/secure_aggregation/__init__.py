@@ -8,9 +8,8 @@ client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
 """
 
 from privfair.secure_aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
-from privfair.secure_aggregation.base import ClientKeys, ServerKeys
+from privfair.secure_aggregation.base import MODULI, ClientKeys, FixedPoint, ServerKeys, WholeNumbers
 from privfair.secure_aggregation.ciphertext import VERSION, Forged, TooNoisy, require_resumable
-from privfair.secure_aggregation.encoding import MODULI, FixedPoint, WholeNumbers
 from privfair.secure_aggregation.keys import SINGLE_KEY_WARNING, KeyPair, load_client, load_server, new_keys, plain_keys
 
 __all__ = [

@@ -10,7 +10,16 @@ from typing import Any, cast
 import numpy as np
 
 from accountant.errors import InputError
-from privfair.secure_aggregation.base import ClientKeys, Role, ServerKeys, Vector
+from privfair.secure_aggregation.base import (
+    WEIGHT_SLACK,
+    ClientKeys,
+    FixedPoint,
+    Role,
+    ServerKeys,
+    Vector,
+    WholeNumbers,
+    check_weight,
+)
 from privfair.secure_aggregation.ciphertext import (
     UNCODED,
     BadCiphertext,
@@ -23,7 +32,6 @@ from privfair.secure_aggregation.ciphertext import (
     WrongEncoding,
     WrongLength,
 )
-from privfair.secure_aggregation.encoding import WEIGHT_SLACK, FixedPoint, WholeNumbers, check_weight
 from privfair.secure_aggregation.keys import ENCRYPTED, KeyPair, plain_keys
 from privfair.util import FloatArray
 

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.secure_aggregation.base import ClientKeys, ServerKeys, Vector
+from privfair.secure_aggregation.base import BFV_MODULUS, CKKS_MODULUS, ClientKeys, ServerKeys, Vector
 from privfair.secure_aggregation.ciphertext import Damaged, Tagging, TooNoisy, tag_secret
-from privfair.secure_aggregation.encoding import BFV_MODULUS, CKKS_MODULUS
 
 try:
     import tenseal

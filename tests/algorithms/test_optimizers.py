@@ -9,7 +9,7 @@ import pytest
 
 import privfair
 from privfair.config import Config
-from privfair.federated.optimizers import FedAdam, FedAvg, FedAvgM
+from privfair.federated.model_state import FedAdam, FedAvg, FedAvgM
 from privfair.federated.round import begin, run_round
 from privfair.runs.assembly import build
 

@@ -28,7 +28,7 @@ SIZES = (50, 31, 23, 0, 36)
 def test_draws_are_those_of_the_client_alone() -> None:
     work = replace(WORK, steps=250, sampling_rate=0.3, noise_multiplier=2.0)
     order, noise = private_draws(100, 90, work, seeded(4))  # neither 163 masks nor 182 noises fit 250 steps
-    from privfair.clients.dp_sgd import _minibatches
+    from privfair.clients.training import _minibatches
 
     entropy = seeded(4)
     theirs = NoisyMean(90, work, entropy)._noise

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from accountant.errors import InputError
-from privfair.clients import dp_sgd
-from privfair.clients.dp_sgd import train_privately
+from privfair.clients import training as dp_sgd
 from privfair.clients.objectives import build_losses
 from privfair.clients.opacus_engine import NoisyMean
+from privfair.clients.training import train_privately
 from privfair.federated.messages import LocalWork, OwnPenalty, PrivateWork, Task
 from privfair.models import FlatModel
 from privfair.per_record import grid_of

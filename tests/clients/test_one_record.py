@@ -41,8 +41,7 @@ from privfair.federated.messages import (
     TrainRequest,
     Update,
 )
-from privfair.federated.model_state import Replica
-from privfair.federated.optimizers import FedAvg
+from privfair.federated.model_state import FedAvg, Replica
 from privfair.kernels import GaussianKernel, MaternKernel, RationalQuadraticKernel
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.count_release import CountNoise

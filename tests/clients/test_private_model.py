@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from accountant.errors import InputError
-from privfair.clients.dp_sgd import require_private_model
+from privfair.clients.training import require_private_model
 from tests.clients.setting import FEATURES, perceptron
 
 
@@ -135,7 +135,7 @@ def test_refused_after_a_trial(module: nn.Module, message: str) -> None:
 def test_opacus_is_imported_only_when_needed_and_leaves_logging_alone() -> None:
     code = (
         "import logging, sys\n"
-        "import privfair.clients.training, privfair.clients.dp_sgd, privfair.clients.dp_sgd\n"
+        "import privfair.clients.training, privfair.clients.training, privfair.clients.training\n"
         "assert 'opacus' not in sys.modules\n"
         "import privfair.clients.opacus_engine\n"
         "assert 'opacus' in sys.modules\n"

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from accountant.errors import Refused
-from privfair.deployment.flower.certificates import link_certificates, node_key
-from privfair.deployment.flower.federation import LINK, Node
+from privfair.deployment.flower.federation import LINK, Node, link_certificates, node_key
 from privfair.deployment.flower.processes import environment
 from privfair.deployment.flower.supernode import free_port
 from tests.flower.deployment import Federation, Trial, eventually, trial

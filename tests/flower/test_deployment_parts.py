@@ -18,7 +18,7 @@ from flwr.supernode.runtime import run_clientapp
 
 from accountant.errors import InputError, Refused
 from privfair.deployment.flower import guard
-from privfair.deployment.flower.certificates import link_certificates, node_key
+from privfair.deployment.flower.federation import link_certificates, node_key
 from privfair.deployment.flower.supernode import SuperNode
 from privfair.deployment.flower.trial import failure
 

@@ -23,8 +23,7 @@ from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
 from privfair.channels.base import Declined, require_planned
 from privfair.config import Config
-from privfair.deployment.agreement import require_acceptable
-from privfair.deployment.holder import Holder
+from privfair.deployment.holder import Holder, require_acceptable
 from privfair.deployment.protocol import digest, sealed, shared_plan
 from privfair.federated.codec import decode, encode_request
 from privfair.federated.exchange import ServerState

@@ -22,8 +22,7 @@ from privfair.kernels import (
     mmd2_estimate,
     witness,
 )
-from privfair.kernels.tables import SortedIndex
-from privfair.kernels.witness import Embedding, direct_sum
+from privfair.kernels.witness import Embedding, SortedIndex, direct_sum
 from privfair.mechanisms import LaplaceNoise
 from tests.oracles import mmd2_by_matrix
 

@@ -39,7 +39,7 @@ from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.statement import account, collusion
 from privfair.runs.assembly import RunSpec
 from privfair.secure_aggregation import aggregators
-from privfair.secure_aggregation.encoding import BFV_MODULUS, WholeNumbers
+from privfair.secure_aggregation.base import BFV_MODULUS, WholeNumbers
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import cells_of, planner, reported, settle
 from tests.privacy.test_planning import by_pld

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from privfair.channels.base import respond
 from privfair.channels.updates import UPDATES, UpdatesChannel
 from privfair.clients.client import Client
-from privfair.clients.dp_sgd import _CHOICES_AT_ONCE, _checked
 from privfair.clients.objectives import followed
 from privfair.clients.opacus_engine import _DRAWS_AT_ONCE
-from privfair.clients.training import Trained
+from privfair.clients.training import _CHOICES_AT_ONCE, Trained, _checked
 from privfair.engines.batched.assembling import (
     Penalties,
     PrivateJob,

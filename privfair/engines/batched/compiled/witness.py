@@ -14,8 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from privfair.fairness.tracking import SAME_SCORE, Curve, SharedScores, TrackedPenalty
-from privfair.kernels.sorted_sums import SortedSums
-from privfair.kernels.tables import ScoreTable
+from privfair.kernels.witness import ScoreTable, SortedSums
 from privfair.per_record import recompiled
 from privfair.util import FloatArray
 
