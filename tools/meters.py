@@ -3,8 +3,8 @@
     python -m tools.meters            # the tree: files, lines, imports
     python -m tools.meters --runs     # and what a plain run, a private run and one private round execute
 
-Every meter has a goal; the command exits 1 if one is missed. Where a goal is not reached yet, `most` is what was reached:
-`tests/test_meters.py` holds that no meter gets worse than the goal, or than what was reached.
+Every meter has a goal; the command exits 1 if one is missed. Where a goal is not reached yet, `most` is what was
+reached: `tests/test_meters.py` holds that no meter gets worse than its goal, or than what was reached.
 """
 
 from __future__ import annotations
