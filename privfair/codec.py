@@ -113,6 +113,21 @@ class _Bytes(Array):
         return info.context.add(value, np.frombuffer(value, dtype=np.uint8))  # type: ignore[union-attr]
 
 
+class _Whole(Array):
+    """Annotates a whole number that stands beside the JSON: the length of a message must not depend on its digits."""
+
+    def _read(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+        found = info.context.array(value)  # type: ignore[union-attr]
+        if found.dtype != np.int64 or found.shape != (1,):
+            raise ValueError("no whole number")
+        return int(found[0])
+
+    def _write(self, value: Any, info: core_schema.SerializationInfo) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not -(2**63) <= value < 2**63:
+            raise ValueError(f"must be a whole number of 64 bits, not {type(value)}")
+        return info.context.add(value, np.array([value], dtype=np.int64))  # type: ignore[union-attr]
+
+
 # float64 in practice; numpy's own polynomial functions promise no more
 FloatArray = Annotated[NDArray[np.floating[Any]], Array(np.float64, np.float32)]
 FloatVector = Annotated[NDArray[np.floating[Any]], Array(np.float64, np.float32, dimensions=1)]
@@ -123,6 +138,7 @@ IntMatrix = Annotated[NDArray[np.int64], Array(np.int64, dimensions=2)]
 # what an object remembers: mostly floats, and some counters
 Remembered = Annotated[NDArray[np.floating[Any]], Array(np.float64, np.float32, np.int64, np.uint64, np.bool_)]
 Payload = Annotated[bytes, _Bytes(np.uint8)]
+Whole = Annotated[int, _Whole(np.int64)]  # of a fixed length, whatever its value
 Bound = Annotated[float, AllowInfNan(True), Field(ge=0)]  # a bound may be infinite, and is a number
 
 

@@ -169,8 +169,8 @@ def _print_federation(console: Console, federation: Federation, files: dict[str,
     schema = federation.schema
     total = sum(len(client.train) + len(client.test) for client in federation.clients)
     counts = f"{total} records, {len(federation.clients)} clients, {len(schema.features)} features"
-    title = f"{escape(federation.name)}: {counts}"
-    table = plain_table(title)
+    console.print(f"[bold]{escape(federation.name)}: {counts}[/]", highlight=False)
+    table = plain_table()
     table.add_column("client", overflow="fold")
     for heading in ("train", "test", *(attribute.name for attribute in schema.sensitive), "mean label"):
         table.add_column(escape(heading), justify="right")

@@ -95,7 +95,6 @@ def _ledger() -> str:
 
 
 def _stacked() -> str:
-    import privfair.engines.batched
     import privfair.engines.batched.compiled.training  # noqa: F401  (the compiled steps)
 
     return "compiled steps loaded (the first sweep compiles them, half a minute)"

@@ -14,9 +14,7 @@ def _stored(arrays: Arrays) -> Arrays:
         return arrays
     (kind,) = {name.partition("/")[0] for name in arrays}
     fields: dict[str, Any] = {name.partition("/")[2]: name for name in sorted(arrays)}
-    if kind == "counts":
-        (fields["records"],) = arrays.pop("counts/records").tolist()
-    elif kind in ("scores", "evaluation"):
+    if kind in ("scores", "evaluation"):
         fields = {"cells" if kind == "scores" else "confusion": list(fields.values())}
     elif kind == "measures":
         fields = {"values": fields}

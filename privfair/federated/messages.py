@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged
+from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged, Whole
 from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
@@ -91,7 +91,7 @@ class CountsRequest:
 class Counts:
     """The answer to `CountsRequest`."""
 
-    records: int
+    records: Whole
     cells: IntVector
 
 

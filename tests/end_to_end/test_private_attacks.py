@@ -18,7 +18,7 @@ from accountant.errors import InputError, Refused
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.signing import OwnerKey, fingerprint_csv
 from accountant.spending import worst_record
-from privfair.clients import client
+from privfair.channels import updates
 from privfair.config import Config
 from privfair.datasets import load
 from privfair.datasets.records import Federation, Records
@@ -50,7 +50,7 @@ def test_masks_of_dropout_are_secret(url: str, monkeypatch: pytest.MonkeyPatch) 
         with torch_seeded(seed, *labels):
             yield
 
-    monkeypatch.setattr(client, "torch_seeded", noted)
+    monkeypatch.setattr(updates, "torch_seeded", noted)
     sections: dict[str, Any] = {"privacy": GIVEN, "federation": {**QUICK, "rounds": 1}, "run": {"ledger": url}}
     for _ in range(2):
         privfair.train(**sections, model={"name": f"{__name__}:drops"}, dataset=toy(records=100))

@@ -17,8 +17,10 @@ import privfair
 from accountant.audit import audit
 from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
+from privfair.channels.base import respond
 from privfair.clients.client import Client
 from privfair.config import Config
+from privfair.engines import local
 from privfair.federated.messages import Counts, Scores, Update
 from privfair.runs.assembly import build
 from privfair.runs.folder import RunDirectory
@@ -73,15 +75,14 @@ def test_garbage_is_named_and_the_run_goes_on_without_it(
     """Client 1 spoils its answer in the second round (counts: at once). State on disk stays; later it behaves."""
     kind, spoil, message = GARBAGE[case]
     url, out, data = f"sqlite:///{tmp_path}/l.sqlite", tmp_path / "run", toy(records=80)
-    original = Client.respond
 
-    def respond(self: Client, request: Any) -> Any:
-        reply = original(self, request)
+    def spoiled(client: Client, request: Any) -> Any:
+        reply = respond(client, request)
         due = isinstance(reply, Counts) or getattr(request, "round", 0) == 1
-        return spoil(self, reply) if self.index == 1 and isinstance(reply, kind) and due else reply
+        return spoil(client, reply) if client.index == 1 and isinstance(reply, kind) and due else reply
 
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "respond", respond)
+        patch.setattr(local, "respond", spoiled)
         with pytest.raises(InputError, match=message) as caught:
             privfair.train(
                 dataset=data, privacy=GIVEN, federation={**QUICK, "rounds": 3}, run={"ledger": url}, out=out,

@@ -17,6 +17,9 @@ import privfair
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
+from privfair.channels.base import respond
+from privfair.clients.client import Client
+from privfair.engines import local
 from tests.end_to_end.federations import toy
 
 NOISE = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
@@ -357,17 +360,14 @@ def test_resume_without_seeds_uses_the_stored_messages(tmp_path: Path, url: str)
     arguments: dict[str, Any] = {"privacy": GIVEN, "federation": {**QUICK, "rounds": 3}, "run": {"ledger": url}}
     with pytest.raises(Stop):
         privfair.train(**arguments, dataset=toy(), out=tmp_path / "cut", report=stop_after(1))
-    from privfair.clients.client import Client
-
     asked: list[Any] = []
-    original = Client.respond
 
-    def noting(self: Client, request: Any) -> Any:
-        asked.append((self.index, getattr(request, "round", None)))
-        return original(self, request)
+    def noting(client: Client, request: Any) -> Any:
+        asked.append((client.index, getattr(request, "round", None)))
+        return respond(client, request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Client, "respond", noting)
+        patch.setattr(local, "respond", noting)
         result = privfair.train(resume=tmp_path / "cut", dataset=toy())
     assert {number for _, number in asked} == {1, 2}  # round 0 was answered before
     assert len(spends(url, result.privacy["ledger"]["run"])) == result.privacy["ledger"]["rows"]
