@@ -40,7 +40,7 @@ def has_noise_in_shares(run: str) -> bool:
 
 
 def require_whole_noise(dataset: str, runs: Iterable[str]) -> None:
-    """Nothing, unless one of these runs had its noise in shares: no budget can count it."""
+    """Raise if one of these runs used distributed noise: no budget can count it."""
     shared = [run for run in runs if has_noise_in_shares(run)]
     if shared:
         raise Refused(

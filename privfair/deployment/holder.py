@@ -64,7 +64,7 @@ from privfair.util import FloatArray, write_bytes, write_json
 
 
 def require_acceptable(
-    release_plan: ReleasePlan, before: ReleasePlan | None, parts: RunSpec, me: int, own: Counts | None
+    release_plan: ReleasePlan, before: ReleasePlan | None, spec: RunSpec, me: int, own: Counts | None
 ) -> None:
     """Raise `Declined` unless these terms follow from the plan and from counts of which this holder's are its own.
 
@@ -83,13 +83,13 @@ def require_acceptable(
     Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
     then neither the noise nor the counts of those who are there.
     """
-    negotiator = parts.negotiator()
-    if release_plan.records.shape != (parts.clients,) or release_plan.cells.shape != (parts.clients, len(parts.cells)):
+    negotiator = spec.negotiator()
+    if release_plan.records.shape != (spec.clients,) or release_plan.cells.shape != (spec.clients, len(spec.cells)):
         raise Declined("The terms are not those of so many data holders and groups.")
     possible = (release_plan.records >= 0).all() and (release_plan.records <= MOST_RECORDS).all()
     require(bool(possible and (np.abs(release_plan.cells) <= MOST_RECORDS).all()), "The terms have impossible counts.")
     if release_plan.records[me] or release_plan.cells[me].any():
-        if own is None and parts.planner is not None:
+        if own is None and spec.planner is not None:
             raise Declined("This data holder takes no part before it has reported its counts in this run.")
         same = own is None or (release_plan.records[me] == own.records and equal(release_plan.cells[me], own.cells))
         require(bool(same), "The terms have other counts of this data holder than it reported.")
@@ -104,7 +104,7 @@ def require_acceptable(
 
 
 def _settled(release_plan: ReleasePlan, negotiator: ExactCounts | PrivateCounts) -> ReleasePlan:
-    """The terms that follow from the counts in these; the claim as told, if it is that of the noise up to rounding."""
+    """The plan that follows from the counts in this one; the claim as sent, if it fits the noise up to rounding."""
     counts = [Counts(int(n), cells) for n, cells in zip(release_plan.records, release_plan.cells, strict=True)]
     try:
         if isinstance(negotiator, ExactCounts):

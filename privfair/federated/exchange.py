@@ -94,7 +94,7 @@ class ServerState:
     model: Model
     release_plan: ReleasePlan
     algorithm: Memory
-    uncounted: tuple[int, ...] = ()  # clients that have not told their counts yet, and may still join
+    uncounted: tuple[int, ...] = ()  # clients that have not reported their counts yet, and may still join
     absent: tuple[Absence, ...] = ()
     shared: Mapping[str, Mapping[int, Reply]] = field(default_factory=dict)  # of `Requests.every_round`, in this round
 

@@ -12,7 +12,7 @@ _SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
 
 
 def require_decided(config: Config) -> None:
-    """Nothing, unless mechanisms were chosen but neither a budget nor noise."""
+    """Raise if mechanisms were chosen without a target ε and without noise."""
     privacy = config.privacy
     if privacy.enabled:
         return
@@ -27,7 +27,7 @@ def require_decided(config: Config) -> None:
 
 
 def require_separate(notion: Notion, federation: Federation) -> None:
-    """Nothing, unless the sets of a notion of one's own look at several records at once."""
+    """Raise if the conditioning sets of a custom notion look at several records at once."""
     for client in federation.clients:
         if notion.couples_records(client.train):
             rule = "must put each record into its sets by itself, whatever other records there are"
@@ -35,7 +35,7 @@ def require_separate(notion: Notion, federation: Federation) -> None:
 
 
 def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
-    """Nothing, if every number that this method's messages carry has a price; otherwise the reason."""
+    """Raise, with the reason, unless every number in this method's messages has a price."""
     name, federation = algorithm.name, config.federation
     remedy = "Use mmd_fedavg or fedavg, or train without privacy."
     if name == "centralized":
@@ -68,7 +68,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
 
 
 def _require_whole_clients(config: Config) -> None:
-    """Nothing, if every number that leaves has a bound on what a whole client can change of it."""
+    """Raise unless every number that leaves has a bound on how much a whole client can change it."""
     privacy = config.privacy
     if privacy.counts != "public":
         rule = 'must be public with updates = "client_level": noise on counts hides one record, not all of a client'
@@ -92,7 +92,7 @@ def _require_whole_clients(config: Config) -> None:
 
 
 def _require_gaussian_sums(config: Config) -> None:
-    """Nothing, unless options are set that sums of features have no use for."""
+    """Raise if options are set that sums of features do not use."""
     privacy = config.privacy
     if privacy.predictions == "laplace":
         rule = "must be gaussian for the embedding tracker: vectors are bounded in Euclidean length"

@@ -180,16 +180,16 @@ def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
 
 
 def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
-    """Nothing, if all runs that ever spent from a budget divided the records alike."""
+    """Raise unless all runs that ever spent from a budget divided the records alike."""
     others = {division_of(name) for name in ledger.runs(dataset)} - {division_of(run)}
     if others:
         raise _another_division(dataset, "another client or sensitive column, other values, other sets")
 
 
 def _require_known_clients(ledger: Ledger, dataset: str, names: set[str]) -> None:
-    """Nothing, unless clients of other names stand for those who paid before: no option tells who holds which record.
+    """Raise if some clients that paid before are missing while others are new: they may hold the same records.
 
-    Some of them may stay away, and others may join them.
+    Some of the earlier clients may be absent, and others may join, but not both.
     """
     before = {client for client, _ in ledger.spent(dataset) if client}
     if before - names and names - before:
@@ -219,7 +219,7 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
 
 
 def _require_its_unit(config: Config, dataset: str, budget: Neighbouring | None) -> None:
-    """Nothing, unless the budget is for records and the run protects clients, or the other way round."""
+    """Raise if the budget is for records and the run protects clients, or the other way round."""
     unit = Unit.CLIENT if config.privacy.client_level else Unit.RECORD
     if budget is not None and budget.unit is not unit:
         rule = f"must protect a {budget.unit}, as the budget of {dataset!r} does"
@@ -228,7 +228,7 @@ def _require_its_unit(config: Config, dataset: str, budget: Neighbouring | None)
 
 
 def _require_its_name(ledger: Ledger, config: Config, key: OwnerKey | None, dataset: str) -> None:
-    """Nothing, unless these very data are in the ledger under another name; only the owner's key can tell."""
+    """Raise if the same data are in the ledger under another name; only the owner's key can show that."""
     path: Any = config.data.options.get("path")
     others = {state.fingerprint: state.name for state in ledger.datasets() if state.fingerprint}
     if key is None or not isinstance(path, str) or not others:

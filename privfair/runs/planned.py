@@ -92,17 +92,17 @@ class PublicFacts:
     def planner(self, config: Config) -> tuple[RunSpec, Planner]:
         """The spec of the run and its planner. Raise if the run is not private."""
         require_decided(config)
-        parts = RunSpec.of(config, self.schema, self.clients, self.notion)
-        if parts.planner is None:
+        spec = RunSpec.of(config, self.schema, self.clients, self.notion)
+        if spec.planner is None:
             remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
             raise InputError("privacy.epsilon", "must be given to plan a private run", None, remedy)
-        parts.planner.require_plannable()
-        return parts, parts.planner
+        spec.planner.require_plannable()
+        return spec, spec.planner
 
 
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
     """The plan that `train` makes of this configuration, on data with these facts."""
-    parts, planner = facts.planner(config)
+    spec, planner = facts.planner(config)
     if planner.one_phase and config.privacy.counts != "public":
         return PlannedRun(config, planner, planner.terms_beforehand(facts.clients))
     if facts.counts is None:
@@ -111,7 +111,7 @@ def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
         if config.privacy.counts == "public":
             remedy = "Give --records, or --counts-of a finished run."
         raise InputError("numbers of records", rule, None, remedy)
-    shape, found = (facts.clients, len(parts.cells)), (len(facts.counts), len(facts.counts[0].cells))
+    shape, found = (facts.clients, len(spec.cells)), (len(facts.counts), len(facts.counts[0].cells))
     if found != shape:
         rule = f"must be of {shape[0]} clients and {shape[1]} groups (of every conditioning set)"
         raise InputError("numbers of records", rule, f"{found[0]} clients and {found[1]} groups")
@@ -124,9 +124,9 @@ def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
     Every group is assumed so large that the configured rate of it is a whole number of records. A run rounds that
     number, so small groups may be shared at a higher rate and cost more: `planned_run` with counts says how much.
     """
-    parts, planner = facts.planner(config)
+    spec, planner = facts.planner(config)
     rate, privacy = config.privacy.sampling_rate or 1.0, config.privacy
-    shape = (facts.clients, len(parts.cells))
+    shape = (facts.clients, len(spec.cells))
     ratio = Fraction(math.ceil((privacy.prediction_rate or 1.0) * RESOLUTION), RESOLUTION)
     quotas, cells = np.full(shape, ratio.numerator), np.full(shape, ratio.denominator)
     shared = planner.work.shares_scores and privacy.predictions != "none"

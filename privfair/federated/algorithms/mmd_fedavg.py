@@ -124,7 +124,7 @@ class MmdFedAvg(Plain):
         return self._requests(state, state.round + 1) if needed else {}
 
     def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
-        """The scores for the next round; the old ones again if nobody told any."""
+        """The scores for the next round; the old ones again if no client sent any."""
         return _memory(self._pooled(state.release_plan, state.round + 1, replies)) if replies else memory
 
     def _requests(self, state: ServerState, number: int) -> dict[int, Request]:
