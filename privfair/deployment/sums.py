@@ -77,8 +77,9 @@ class Sums:
 class FeatureSum:
     """The last sum of features, on the server's disk before anybody sees it.
 
-    A server that stops in the middle of a round has sent that sum to some clients. If it asked again, somebody might be away:
-    two sums of the same vectors, one without that client's, tell its own, with no more noise than its share.
+    A server that stops in the middle of a round has sent that sum to some clients. If it asked again, somebody
+    might be away: two sums of the same vectors, one without that client's, tell its own, with no more noise than
+    its share.
     """
 
     path: Path

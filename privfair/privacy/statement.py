@@ -97,8 +97,8 @@ def statement(
 ) -> dict[str, Any]:
     """Everything as plain values; an infinite ε is None, and `unbounded` names the channels that make it so.
 
-    `absent`: whether clients did not answer at times. Who answers may depend on what was released before, so that not
-    what was released is told, but the bound of the plan, which holds for less as well.
+    `absent`: whether some clients did not respond at times. Who responds may depend on earlier releases, so the
+    statement gives the plan's bound, which covers every subset of it, instead of the price of what was released.
     """
     spends = [spend for _, spend in run_ledger.ledger.spends(run=run_ledger.run)]
     groups = prices[0].labels if planner.unit is Unit.RECORD else ()
