@@ -39,6 +39,8 @@ NO_MODEL = Sealed(0, b"")  # in a planned request, until the server fills in its
 MOST_RECORDS = 2**31  # what nobody has; sums of larger numbers would overflow
 LARGEST = 1e18  # of a score, a measure or a change: what is larger is no longer finite in float32 soon
 
+# the channels whose noise the planner calibrates to what ε the others leave
+CALIBRATED = ("predictions", "embeddings", "updates")
 Phase = Literal["before", "round", "algorithm", "training", "after", "on demand"]
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -104,15 +106,16 @@ class Channel(Generic[Q, R]):
     """One kind of release.
 
     `phase`: who asks for it, and when. "before" the first round; in every "round", by the round itself; by the
-    "algorithm" in a round; for "training"; "after" the last round; or "on demand", without privacy only. `settled`:
-    whether its noise is fixed before counts are released, so that its price does not depend on them.
+    "algorithm" in a round; for "training"; "after" the last round; or "on demand", without privacy only.
+
+    The noise of a channel is settled before counts are released, and its price is part of every plan, unless the
+    planner calibrates it (`CALIBRATED`).
     """
 
     name: ClassVar[str]
     request: type[Q]
     reply: type[R]
     phase: ClassVar[Phase] = "round"
-    settled: ClassVar[bool] = False
 
     @property
     def in_rounds(self) -> bool:
@@ -282,6 +285,8 @@ def require_planned(request: Request, run: AgreedRun, release_plan: ReleasePlan 
     if number is not None:
         rounds = run.config.federation.rounds
         require(0 <= number < rounds, f"The plan has {rounds} rounds, and no round {number}.")
+    if channel.phase == "on demand" and run.planner is not None:
+        raise Declined(f"A private run has no {channel.name}, which leave without noise and without a price.")
     planned = channel.planned(release_plan, run.plan, number, me)
     if planned is None:
         when = "" if number is None else f" in round {number}"

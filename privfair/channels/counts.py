@@ -28,7 +28,6 @@ class CountsChannel(Channel[CountsRequest, Counts]):
     name: ClassVar[str] = COUNTS
     request, reply = CountsRequest, Counts
     phase: ClassVar[Phase] = "before"
-    settled: ClassVar[bool] = True
 
     def planned(
         self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int

@@ -41,7 +41,6 @@ class EvaluationChannel(Channel[EvaluateRequest, Evaluation]):
     name: ClassVar[str] = EVALUATION
     request, reply = EvaluateRequest, Evaluation
     phase: ClassVar[Phase] = "after"
-    settled: ClassVar[bool] = True
 
     def planned(
         self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int

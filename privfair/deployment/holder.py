@@ -228,7 +228,7 @@ class HolderRun:
     def answer(self, request: Request) -> bytes:
         """The message of the answer: the stored one, or a new one, if it is what was agreed and its turn."""
         require_planned(request, self.spec, self.memory.release_plan, self.me)
-        if channel_of(request).phase == "on demand":  # not of a private run, and the same whenever it is asked
+        if self.gateway is None and channel_of(request).phase == "on demand":  # the same whenever it is asked
             self._require_model(request)
             return encode(respond(self.client, request))
         channel, number = request.channel, round_of(request)

@@ -20,7 +20,7 @@ from privfair.datasets.records import Schema
 from privfair.federated.messages import Sealed
 from privfair.util import ARITHMETIC, installed
 
-VERSION = 1
+VERSION = 2
 MOST_TEXT = 500  # characters of a reason from elsewhere that are shown and kept
 MOST_SUMS = 2**31
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]

@@ -14,7 +14,7 @@ from accountant.calibration import Channel, calibrate
 from accountant.errors import InputError, Refused
 from accountant.events import Composed, Event, Nothing
 from accountant.pld_profiles import TooFine
-from privfair.channels.base import registered
+from privfair.channels.base import CALIBRATED, registered
 from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.scores import PREDICTIONS, ScoresChannel
@@ -96,8 +96,8 @@ class Planner(PrivateRun):
     """Calibrates the noise of one run."""
 
     def fixed(self) -> list[Channel]:
-        """The channels whose noise is settled first: counts and evaluation."""
-        found = [channel.worst_case(self) for channel in registered() if channel.settled]
+        """The channels whose noise is settled first: counts, evaluation and all others that are not calibrated."""
+        found = [channel.worst_case(self) for channel in registered() if channel.name not in CALIBRATED]
         return [channel for channel in found if channel is not None]
 
     def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
@@ -137,8 +137,7 @@ class Planner(PrivateRun):
         """
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
-            beforehand = {channel.name for channel in registered() if channel.settled}
-            settled = [channel for channel in channels if channel.name in beforehand]
+            settled = [channel for channel in channels if channel.name not in CALIBRATED]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
         rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share

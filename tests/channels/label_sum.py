@@ -43,7 +43,6 @@ class LabelSumChannel(Channel[LabelSumRequest, LabelSum]):
 
     name: ClassVar[str] = "label_sum"
     request, reply = LabelSumRequest, LabelSum
-    settled: ClassVar[bool] = True
 
     def planned(
         self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int

@@ -16,9 +16,10 @@ import privfair
 from accountant.errors import InputError
 from accountant.events import DiscreteLaplace
 from accountant.ledger.ledger import Ledger
-from privfair.channels.base import register, registered, unregister
+from privfair.channels.base import Declined, register, registered, require_planned, unregister
 from privfair.config import Config
 from privfair.federated.messages import Counts
+from privfair.federated.round import before_counts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
 from privfair.runs.assembly import build
@@ -144,3 +145,27 @@ def test_a_reply_of_another_kind_is_refused(tmp_path: Path, label_sum: None) -> 
         check("a", LabelSumRequest(0, NOISE), Counts(1, np.ones(2, dtype=np.int64)))
     with pytest.raises(InputError, match="label sum of client 'a' must be at most"):
         check("a", LabelSumRequest(0, NOISE), LabelSum(2**40))
+
+
+def test_its_messages_must_have_names_of_their_own() -> None:
+    class Channel(LabelSumChannel):
+        name = "another_sum"
+        request = type("AnotherRequest", (LabelSumRequest,), {"channel": "another_sum"})
+        reply = type("Counts", (LabelSum,), {})
+
+    with pytest.raises(InputError, match="a name of its own"):
+        register(Channel())
+    assert "another_sum" not in [channel.name for channel in registered()]
+
+
+def test_a_private_run_has_nothing_on_demand(tmp_path: Path, label_sum: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a request is answered without a row in the ledger, so that a data holder declines it where there is one."""
+    simulation = build(Config.build(tree(tmp_path)), toy())
+    request = LabelSumRequest(0, NOISE)
+    clients = simulation.spec.clients
+    release_plan = replace(before_counts(clients, None), records=np.full(clients, 10))
+    require_planned(request, simulation.spec, release_plan, 0)
+    monkeypatch.setattr(LabelSumChannel, "phase", "on demand")
+    with pytest.raises(Declined, match="A private run has no label_sum"):
+        require_planned(request, simulation.spec, release_plan, 0)
+    simulation.close()

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, unwrap, wrap
+from privfair.deployment.protocol import VERSION
 from privfair.federated.codec import decode_request
 from privfair.federated.exchange import singles
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, node, write
@@ -60,12 +61,12 @@ def failed(message: Message, answer: Callable[[], Message]) -> Message | None:
 
 
 def garbage(message: Message, answer: Callable[[], Message]) -> Message | None:
-    record: dict[str, Any] = {"version": 1, "kind": "answer", "replies": [b"garbage"], "reasons": [""], "sums": 1}
+    record: dict[str, Any] = {"version": VERSION, "kind": "answer", "replies": [b"garbage"], "reasons": [""], "sums": 1}
     return Message(wrap(record), reply_to=message)
 
 
 def nonsense(message: Message, answer: Callable[[], Message]) -> Message | None:
-    return Message(wrap({"version": 1, "kind": "banana"}), reply_to=message)
+    return Message(wrap({"version": VERSION, "kind": "banana"}), reply_to=message)
 
 
 def damaged(message: Message, answer: Callable[[], Message]) -> Message | None:
