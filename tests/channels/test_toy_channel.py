@@ -19,6 +19,7 @@ from accountant.ledger.ledger import Ledger
 from privfair.channels.base import Declined, register, registered, require_planned, unregister
 from privfair.config import Config
 from privfair.federated.messages import Counts
+from privfair.federated.release_plan import Claim
 from privfair.federated.round import before_counts
 from privfair.privacy.plan_report import plan_report
 from privfair.privacy.planner import Planner
@@ -163,7 +164,7 @@ def test_a_private_run_has_nothing_on_demand(tmp_path: Path, label_sum: None, mo
     simulation = build(Config.build(tree(tmp_path)), toy())
     request = LabelSumRequest(0, NOISE)
     clients = simulation.spec.clients
-    release_plan = replace(before_counts(clients, None), records=np.full(clients, 10))
+    release_plan = replace(before_counts(clients, None), records=np.full(clients, 10), claim=Claim(1.0, 1.0, 1e-5))
     require_planned(request, simulation.spec, release_plan, 0)
     monkeypatch.setattr(LabelSumChannel, "phase", "on demand")
     with pytest.raises(Declined, match="A private run has no label_sum"):
