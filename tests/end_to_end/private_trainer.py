@@ -11,6 +11,7 @@ of the message.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -21,13 +22,18 @@ from typing import Any
 
 import torch
 
-import privfair.api  # seconds to import: once, for all children
-import privfair.clients.opacus_engine
+import privfair
 from privfair.federated.codec import encode
 from privfair.federated.exchange import Metered
 from privfair.federated.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest
 from privfair.secure_aggregation import new_keys
 from tests.end_to_end.federations import toy
+
+# What a run loads when it needs it takes seconds: here once, for all children.
+LOADED_LATE = (
+    *("fairlearn.metrics", "pandas", "accountant.pld", "privfair.api", "privfair.clients.opacus_engine"),
+    "privfair.mechanisms.system_normals",
+)
 
 
 def channel_of(request: Request) -> str:
@@ -72,6 +78,8 @@ def train(job: dict[str, Any]) -> None:
 def serve() -> None:
     torch.set_num_threads(1)
     new_keys("bfv")  # loads TenSEAL
+    for module in LOADED_LATE:
+        importlib.import_module(module)
     print("ready", flush=True)
     child = 0
     for line in sys.stdin:
