@@ -198,7 +198,7 @@ class Codec(Generic[T]):
         return SchemaValidator(_all_required(self._adapter.core_schema))
 
     def also(self, kind: type) -> None:
-        """Write and read a further kind of a tagged union; kinds are told apart by the names of their classes."""
+        """Write and read a further kind of a tagged union; the name of its class distinguishes it."""
         union, _ = get_args(self._kind)
         if any(known.__name__ == kind.__name__ and known is not kind for known in get_args(union)):
             raise InputError(self._name, "must be a class with a name of its own", kind.__name__)

@@ -10,6 +10,7 @@ A new channel is one module with a `Channel`, and one `register`.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -102,7 +103,7 @@ class AgreedRun(Protocol):
         ...
 
 
-class Channel(Generic[Q, R]):
+class Channel(ABC, Generic[Q, R]):
     """One kind of release.
 
     `phase`: who asks for it, and when. "before" the first round; in every "round", by the round itself; by the
@@ -122,22 +123,23 @@ class Channel(Generic[Q, R]):
         """Whether every release of it belongs to a round."""
         return self.phase in ("round", "algorithm", "training")
 
+    @abstractmethod
     def planned(self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int) -> Q | None:
         """The request to this client in this round (None: before the first or after the last); None: no request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def respond(self, request: Q, client: Client, entropy: Entropy) -> R:
         """What the client computes and sends."""
-        raise NotImplementedError
 
     def opened(self, request: Q, client: Client) -> Q:
         """The request with everything that travels encrypted opened by the client."""
         return request
 
+    @abstractmethod
     def spends(self, request: Q, holder: PriceList) -> tuple[Spend, ...]:
         """The ledger rows of a reply; without noise they are rows of an infinite ε."""
-        raise NotImplementedError
 
+    @abstractmethod
     def worst_case(
         self, run: PrivateRun, sampling: Sampling | None = None, noise: Any = None, *, fixed: bool = True
     ) -> calibration.Channel | None:
@@ -145,7 +147,6 @@ class Channel(Generic[Q, R]):
 
         `noise`: None for the noise that is settled beforehand. `fixed`: whether the noise is not to be calibrated.
         """
-        raise NotImplementedError
 
     def require_agreed(self, found: Q, planned: Q, release_plan: ReleasePlan, run: AgreedRun) -> None:
         """Raise `Declined` unless the request that arrived is the planned one; here: in every field but the model."""
@@ -154,13 +155,13 @@ class Channel(Generic[Q, R]):
                 same = equal(getattr(found, field.name), getattr(planned, field.name))
                 require(same, f"The {self.name} are not asked for as agreed: {field.name}.")
 
+    @abstractmethod
     def check_reply(self, request: Q, reply: R, client: str, form: ReplyCheck) -> None:
         """Raise an `InputError` that names client and fault unless the reply has the form that was asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self, release_plan: ReleasePlan, config: Config, work: Workload) -> Description | None:
         """The channel for people; None where the run has none of it."""
-        raise NotImplementedError
 
 
 # ---- The registry. A request names its channel (`request.channel`); nothing else maps one to the other.
