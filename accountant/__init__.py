@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         canonical_json,
     )
     from accountant.interop import from_dp_event, from_dp_json, from_flower, from_opacus
+    from accountant.ledger.chain import Reservation, TokenAlreadyUsed
     from accountant.ledger.ledger import Ledger
-    from accountant.ledger.outbox import Reservation, TokenAlreadyUsed
     from accountant.ledger.signing import OwnerKey
     from accountant.spending import Release, Spend
 
@@ -99,8 +99,8 @@ _HOME = {
         *("Laplace", "NotPrivate", "Nothing", "PoissonSampled", "Repeated", "canonical_json"),
     ),
     "interop": ("from_dp_event", "from_dp_json", "from_flower", "from_opacus"),
+    "ledger.chain": ("Reservation", "TokenAlreadyUsed"),
     "ledger.ledger": ("Ledger",),
-    "ledger.outbox": ("Reservation", "TokenAlreadyUsed"),
     "ledger.signing": ("OwnerKey",),
     "spending": ("Release", "Spend"),
 }

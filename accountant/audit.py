@@ -22,25 +22,37 @@ from sqlalchemy import Connection
 from accountant.budget import Budget, require_budget_delta
 from accountant.conversion import epsilon_from_rdp
 from accountant.errors import InputError, LedgerBroken
-from accountant.events import Adjacency, Neighbouring, NeighbouringMismatch, NotPrivate, Unit, canonical_json
-from accountant.ledger import chain, outbox
+from accountant.events import (
+    Adjacency,
+    InShares,
+    Neighbouring,
+    NeighbouringMismatch,
+    NotPrivate,
+    Unit,
+    canonical_json,
+    unshared,
+)
+from accountant.ledger import chain
 from accountant.ledger.chain import ChainCheck, Head, Problem, Rows
 from accountant.ledger.datasets import (
     BUDGET,
     DATASET,
     LEDGER,
     RESTORED,
+    SAME,
     TOTALS,
     TRUSTED,
     DatasetState,
+    Position,
+    derive_totals,
     event_of,
+    older,
     read_states,
 )
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import Seen
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch
-from accountant.ledger.totals import SAME, Position, derive_totals, older
 from accountant.rdp import DEFAULT_ORDERS, Array
 from accountant.spending import SPEND, Payer, Source, add_up, attribute_of, folded, payer_of, worst_record
 from accountant.worst_case import Epsilon, Releases, WorstCase, clients, sum_of_curves
@@ -86,6 +98,14 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Collusion:
+    """What releases with noise in shares assume: (holders, colluders, smallest sum) of each kind; and ε beyond that."""
+
+    cohorts: tuple[tuple[int, int, int], ...]
+    beyond: Epsilon | None
+
+
+@dataclass(frozen=True)
 class DatasetAudit:
     """What was spent on one dataset. ε is None where none is claimed: for simulations.
 
@@ -106,6 +126,7 @@ class DatasetAudit:
     budget_changes: tuple[BudgetChange, ...]
     burn_down: tuple[Point, ...]
     rdp_for_pld: bool = False
+    collusion: Collusion | None = None
 
     @property
     def left(self) -> float | None:
@@ -199,7 +220,7 @@ def audit(
         scan.close()
         counts = scan.totals()
         _compare_caches(connection, scan, set(names.values()))
-        for contradiction in outbox.contradictions(connection):
+        for contradiction in chain.token_contradictions(connection):
             check.report(0, contradiction)
     if check.intact:
         plain = not ledger.signed_by and not any(state.budget for state in scan.states.values())
@@ -269,7 +290,22 @@ def _dataset(
         tuple(changes),
         () if total is None else tuple(_no_more_than(total, burn_down(state.name, segments, changes, chosen))),
         worst_case.rdp_for_pld,
+        _collusion(state, whole, worst_case),
     )
+
+
+def _collusion(state: DatasetState, whole: Releases, worst_case: WorstCase) -> Collusion | None:
+    """What the releases assume of holders that collude, and ε where that fails; None where nothing is in shares."""
+    shared = {event for events in whole.values() for event in events if isinstance(event, InShares)}
+    if not shared:
+        return None
+    alone: Releases = {}
+    for payer, events in whole.items():
+        alone[payer] = Counter()
+        for event, count in events.items():
+            alone[payer][unshared(event)] += count
+    cohorts = sorted({(event.holders, event.colluders, event.smallest) for event in shared})
+    return Collusion(tuple(cohorts), None if state.simulation else worst_case.of_worst(alone))
 
 
 def _no_more_than(total: Epsilon, points: Iterable[Point]) -> Iterable[Point]:

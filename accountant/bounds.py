@@ -164,3 +164,18 @@ def delta_of(events: object, epsilon: float, method: Method = "rdp") -> float:
 
 def _on(curve: CurveOf, orders: tuple[float, ...], delta: float) -> tuple[float, float]:
     return epsilon_from_rdp(orders, curve(orders), delta)
+
+
+def by_pld(event: Event, delta: float) -> float:
+    """ε of these events by PLD; where noise is too small for its grid, by RDP, which is a bound as well."""
+    return pld_or_rdp(lambda method: spent(event, delta, method).epsilon)
+
+
+def pld_or_rdp(epsilon: Callable[[Method], float]) -> float:
+    """What a function of the method says for "pld", or for "rdp" where the grid of PLD is too fine to be computed."""
+    from accountant.pld_profiles import TooFine  # it takes a while to import, as PLD does
+
+    try:
+        return epsilon("pld")
+    except (TooFine, BoundsDisagree):
+        return epsilon("rdp")

@@ -250,8 +250,9 @@ def event_from_body(data: Mapping[str, Any]) -> Event:
     for key in values:
         if key not in known:
             raise InputError(f"a field of a {kind} event", f"must be one of {sorted(known)}", key)
-    if "event" in values:
-        values["event"] = event_from_body(values["event"])
+    for key in ("event", "alone"):
+        if key in values:
+            values[key] = event_from_body(values[key])
     if "events" in values:
         if not isinstance(values["events"], list | tuple):
             raise InputError("events", "must be a list", values["events"])
@@ -425,6 +426,45 @@ class Repeated(Event):
         return {"kind": self.kind, "event": self.event.body(), "count": self.count}
 
 
+@dataclass(frozen=True)
+class InShares(Event):
+    """A release whose noise several clients added to one sum, of which nobody sees the parts.
+
+    `event` is what the release costs against the server with at most `colluders` of the `holders`, in a sum of which
+    `smallest` vectors or more open: the shares of honest holders alone carry it. `alone` is what it costs where that
+    assumption fails and only the client's own share hides its vector. Every bound is that of `event`; `unshared` gives
+    the other one.
+    """
+
+    kind: ClassVar[str] = "in-shares"
+    event: Event
+    alone: Event
+    holders: int
+    colluders: int
+    smallest: int
+
+    def __post_init__(self) -> None:
+        """Check both events and the numbers of the cohort."""
+        for part in (self.event, self.alone):
+            _require_event(part)
+        common_neighbouring((self.event.neighbouring, self.alone.neighbouring))
+        for name in ("holders", "colluders", "smallest"):
+            set_field(self, name, _require_count(name, getattr(self, name)))
+        if not self.colluders < self.smallest <= self.holders:
+            rule = f"must be above the colluders, {self.colluders}, and at most the holders, {self.holders}"
+            raise InputError("smallest", rule, self.smallest)
+
+    @property
+    def neighbouring(self) -> Neighbouring | None:
+        """The neighbours of the release."""
+        return self.event.neighbouring
+
+    def body(self) -> dict[str, Any]:
+        """Its kind and fields as JSON values."""
+        cohort = {"holders": self.holders, "colluders": self.colluders, "smallest": self.smallest}
+        return {"kind": self.kind, "event": self.event.body(), "alone": self.alone.body(), **cohort}
+
+
 @lru_cache(maxsize=4096)
 def canonical_json(event: Event) -> str:
     """One and only one text for an event: sorted keys, no spaces, floats that round-trip exactly."""
@@ -441,9 +481,20 @@ def count_parts(event: Event, count: int = 1) -> Counter[Event]:
             stack.extend((part, times) for part in current.events)
         elif isinstance(current, Repeated):
             stack.append((current.event, times * current.count))
+        elif isinstance(current, InShares):
+            stack.append((current.event, times))
         else:
             parts[current] += times
     return parts
+
+
+def unshared(event: Event) -> Event:
+    """The same releases where no assumption holds: of noise in shares each client has only its own."""
+    if isinstance(event, Composed):
+        return Composed(tuple(unshared(part) for part in event.events))
+    if isinstance(event, Repeated):
+        return Repeated(unshared(event.event), event.count)
+    return event.alone if isinstance(event, InShares) else event
 
 
 def _most_repeats(event: Event) -> int:
@@ -452,6 +503,8 @@ def _most_repeats(event: Event) -> int:
         return event.count * _most_repeats(event.event)
     if isinstance(event, Composed):
         return max((_most_repeats(part) for part in event.events), default=1)
+    if isinstance(event, InShares):
+        return max(_most_repeats(event.event), _most_repeats(event.alone))
     return 1
 
 
@@ -484,6 +537,8 @@ def map_parts(event: Event, change: Callable[[Event], Event]) -> Event:
         return Composed(tuple(map_parts(part, change) for part in event.events))
     if isinstance(event, Repeated):
         return Repeated(map_parts(event.event, change), event.count)
+    if isinstance(event, InShares):
+        return replace(event, event=map_parts(event.event, change), alone=map_parts(event.alone, change))
     return change(event)
 
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from typing import Any
 
-ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "stacked", "checkpoints"]
-ALL += ["wide_tables", "flower"]
+ALL = ["kernels", "accounting", "ledger", "training", "private_step", "aggregation", "secure_sums", "stacked"]
+ALL += ["checkpoints", "wide_tables", "flower"]
 
 
 def main(names: list[str]) -> int:

@@ -286,18 +286,29 @@ class Codec(Generic[T]):
         return InputError(self._what, f"must be a whole {self._name} ({why})", found)
 
 
+def unless(default: object) -> Any:
+    """For a field that came later: it is written unless it has its default, so that what has it is as it was before."""
+    return Field(exclude_if=lambda value: value is default or (type(value) is type(default) and value == default))
+
+
 def with_tree(arrays: Mapping[str, NDArray[Any]], tree: object) -> Arrays:
     """These arrays, and a tree that names them."""
     return {**arrays, TREE: np.frombuffer(_compact(tree).encode(), dtype=np.uint8)}
 
 
 def _all_required(schema: Any) -> Any:
-    """A schema of pydantic in which no field of a dataclass has a default."""
+    """A schema of pydantic in which no field of a dataclass has a default, but for those that may be left out."""
     if isinstance(schema, list):
         return [_all_required(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     inner = schema.get("schema")
-    if schema.get("type") == "dataclass-field" and isinstance(inner, dict) and inner["type"] == "default":
+    left_out = "serialization_exclude_if" in schema
+    if (
+        schema.get("type") == "dataclass-field"
+        and isinstance(inner, dict)
+        and inner["type"] == "default"
+        and not left_out
+    ):
         schema = {**schema, "schema": inner["schema"]}
     return {key: _all_required(part) for key, part in schema.items()}

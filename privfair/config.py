@@ -151,8 +151,8 @@ class PrivacyConfig(Section):
     )  # client level: a client's change of all parameters in a round is cut to it
     score_range: tuple[float, float] | None = None  # to clip scores that have no range of their own
     kernel_correction: Literal["none", "deconvolve"] = "none"
-    # under encryption: clients add shares of noise to sums of features and of whole updates, not all of it each
-    distributed_noise: bool = False
+    # clients add shares of the noise to sums, not all of it each; default: with masks, where nobody sees the parts
+    distributed_noise: bool | None = None
     smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
     min_count: int = Field(10, ge=1, le=MOST_RECORDS)  # clients and cells with a smaller released count are dropped
     retries: int = Field(
@@ -182,7 +182,12 @@ class PrivacyConfig(Section):
 class AggregationConfig(Section):
     """[aggregation]: how updates are added up."""
 
-    scheme: Literal["bfv", "ckks", "plain"] | None = None  # default: bfv for a private run, plain for another
+    # default: bfv for a private run, plain for another; masked: masks without encryption, and a pad that hides the sum
+    scheme: Literal["bfv", "ckks", "masked", "plain"] | None = None
+    # masks hide every single contribution: the server with at most `colluders` of the clients learns the sum alone
+    masks: bool | None = None
+    colluders: int | None = Field(None, ge=1)  # with masks; default: a third of the clients, at least 1
+    smallest_cohort: int | None = Field(None, ge=3)  # with masks: no sum of fewer clients opens; default: nine tenths
     quantise: bool = False  # plain only: round as the encrypted schemes do, for equal results
     range: float = Field(8.0, gt=0)  # a client's change of one parameter in one round is clamped to ±range
     keys: str | None = None  # folder of `privfair keys new`; default: keys made for the run
@@ -219,14 +224,41 @@ class Config(Section):
     run: RunConfig = RunConfig()
 
     @property
-    def scheme(self) -> Literal["bfv", "ckks", "plain"]:
+    def scheme(self) -> Literal["bfv", "ckks", "masked", "plain"]:
         """How updates are added up."""
         return self.aggregation.scheme or ("bfv" if self.privacy.enabled else "plain")
 
     @property
+    def masks(self) -> bool:
+        """Whether contributions to sums are masked, so that nobody can open a single one."""
+        return bool(self.aggregation.masks) or self.scheme == "masked"
+
+    @property
+    def masks_in_the_open(self) -> bool:
+        """Whether masked sums are of integers as they are: the stacked engine has the law of such a run alone."""
+        return self.masks and self.run.engine == "stacked"
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether clients add only a share of the noise of sums each: where asked for, and with masks unless not."""
+        asked = self.privacy.distributed_noise
+        return self.privacy.enabled and (self.masks if asked is None else asked)
+
+    @property
+    def sums_counts(self) -> bool:
+        """Whether counts and evaluation are released as totals over all clients, with noise in shares."""
+        return self.masks and self.shares_noise and not self.privacy.client_level
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether a round is one step of DP-SGD on the sum of all clients' gradients, with noise in shares."""
+        one_step = self.privacy.local_steps in (None, 1) and self.federation.local_optimizer == "sgd"
+        return self.sums_counts and self.privacy.updates == "dp_sgd" and one_step
+
+    @property
     def whole_sums(self) -> bool:
         """Whether updates are added up as integers: encryption needs that, and integer noise does."""
-        return self.scheme != "plain" or self.aggregation.quantise or self.privacy.client_level
+        return self.scheme != "plain" or self.aggregation.quantise or self.privacy.client_level or self.sums_gradients
 
     @staticmethod
     def read(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -254,9 +286,24 @@ class Config(Section):
             _override(merged, override)
         _declare_records(merged)
         try:
-            return Config.model_validate(merged)
+            config = Config.model_validate(merged)
         except ValidationError as error:
             raise _explained(error) from None
+        return config._with_summed_counts()
+
+    def _with_summed_counts(self) -> Config:
+        """With Gaussian noise on counts where they are totals in shares, which Laplace noise has none of."""
+        privacy = self.privacy
+        if not self.sums_counts:
+            return self
+        for key in ("counts", "evaluation"):
+            if key in privacy.model_fields_set and getattr(privacy, key) == "laplace":
+                rule = "must be gaussian with masks: shares of Laplace noise do not add up to Laplace noise"
+                remedy = f'Set privacy.{key} = "gaussian", or aggregation.masks = false.'
+                raise InputError(f"privacy.{key}", rule, "laplace", remedy)
+        if privacy.counts == "public":
+            return self
+        return self.model_copy(update={"privacy": privacy.model_copy(update={"counts": "gaussian"})})
 
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""

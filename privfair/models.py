@@ -20,7 +20,8 @@ from torch.nn import functional
 
 from accountant.errors import InputError
 from privfair.datasets.records import Schema
-from privfair.util import FloatArray, named_object, stream, user_code
+from privfair.mechanisms.entropy import stream
+from privfair.util import FloatArray, named_object, user_code
 
 
 class _SigmoidAlone(torch.autograd.Function):

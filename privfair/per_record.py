@@ -215,3 +215,97 @@ def clipped_sum(gradients, bound, grid):  # type: ignore[no-untyped-def]
             for p in range(size):
                 total[p] += np.trunc(share * row[p])
     return total * grid
+
+
+# ---- clipped gradients in whole numbers, for sums whose noise is whole numbers
+#
+# The whole numbers are doubles. Σ v² is compared with steps² ≤ 2⁴⁰ exactly, in any order in which it is added up: sums
+# of squares up to 2⁵³ are whole numbers that a double holds, and one that has passed 2⁵³ never falls below it again.
+
+_IN_ANY_ORDER = {**EXACTLY_AS_WRITTEN, "fastmath": {"reassoc"}}  # for sums that are exact in any order; NaN stays
+
+
+@njit(**_IN_ANY_ORDER)
+def _to_nearest(row, scale, whole):  # type: ignore[no-untyped-def]
+    """whole = scale·row, each rounded to the nearest whole number, and Σ whole²."""
+    square = 0.0
+    for p in range(len(row)):
+        number = np.rint(scale * row[p])
+        whole[p] = number
+        square += number * number
+    return square
+
+
+@njit(**_IN_ANY_ORDER)
+def _toward_zero(row, scale, whole):  # type: ignore[no-untyped-def]
+    """The same, each cut."""
+    square = 0.0
+    for p in range(len(row)):
+        number = np.trunc(scale * row[p])
+        whole[p] = number
+        square += number * number
+    return square
+
+
+@njit(**EXACTLY_AS_WRITTEN)
+def inward(row, scale, steps, whole):  # type: ignore[no-untyped-def]
+    """whole = scale·row in whole numbers of length at most `steps`, whatever row and scale are.
+
+    Each is rounded to the nearest; if Σ whole² > steps², toward 0 instead. If that is too long, which takes a scale
+    that does not clip, the scale is halved until it is not, and what no scale makes short (no numbers) is 0.
+    """
+    most = steps * steps
+    if _to_nearest(row, scale, whole) <= most:  # never so if one is no number
+        return
+    for _ in range(64):
+        if _toward_zero(row, scale, whole) <= most:
+            return
+        scale *= 0.5
+    whole[:] = 0.0
+
+
+@njit(**EXACTLY_AS_WRITTEN)
+def _square(row):  # type: ignore[no-untyped-def]
+    """Σ row², in one order."""
+    a = b = c = d = e = f = g = h = 0.0
+    rest = len(row) % 8
+    for p in range(rest):
+        a += row[p] * row[p]
+    for p in range(rest, len(row), 8):
+        a += row[p] * row[p]
+        b += row[p + 1] * row[p + 1]
+        c += row[p + 2] * row[p + 2]
+        d += row[p + 3] * row[p + 3]
+        e += row[p + 4] * row[p + 4]
+        f += row[p + 5] * row[p + 5]
+        g += row[p + 6] * row[p + 6]
+        h += row[p + 7] * row[p + 7]
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@njit(**EXACTLY_AS_WRITTEN)
+def add_whole(row, bound, steps, whole, total):  # type: ignore[no-untyped-def]
+    """Add a record's gradient to `total`: clipped to C = `bound`, in units of C/steps, as `inward` has it.
+
+    It is g·steps/max(C, ‖g‖ + 1e-6), clipped as by `share_of`; a gradient whose square is not finite counts as 0. All
+    of it depends on the record alone. `whole` is room for one gradient.
+    """
+    square = _square(row)
+    if not np.isfinite(square):
+        return
+    inward(row, _SHORT * steps / max(bound, np.sqrt(square) + 1e-6), steps, whole)
+    for p in range(len(row)):
+        total[p] += whole[p]
+
+
+@njit(**EXACTLY_AS_WRITTEN)
+def whole_sum(gradients, bound, steps):  # type: ignore[no-untyped-def]
+    """Σ_i of the rows, each clipped to norm C = `bound` and a vector of whole numbers of C/steps; as int64.
+
+    A row more or less moves the sum by a vector of length `steps` at most, exactly. 2²⁴ records of at most 2²⁰ steps
+    add up in double precision without rounding.
+    """
+    total, whole = np.zeros(gradients.shape[1]), np.zeros(gradients.shape[1])
+    for i in range(len(gradients)):
+        add_whole(gradients[i], bound, float(steps), whole, total)
+    return total.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What every package uses: the array type, random streams, versions, TOML values, code of the user, safe files.
+"""What every package uses: the array type, threads, versions, TOML values, code of the user, safe files.
 
 Numpy and torch are imported only where they are needed, so that commands without arithmetic start at once.
 """
@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import tomllib
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -26,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from accountant.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from privfair.codec import FloatArray as FloatArray
@@ -39,22 +37,6 @@ def __getattr__(name: str) -> Any:
     from privfair import codec
 
     return codec.FloatArray
-
-
-# ---- Randomness and threads.
-
-
-def stream(seed: int, *labels: str | int) -> np.random.Generator:
-    """The generator of this seed for this purpose, for example `stream(seed, "minibatches", round, client)`.
-
-    The same seed and labels always give the same numbers. Streams of different labels are independent (numpy's
-    SeedSequence with the labels as its spawn key), so clients can run in any order or in parallel, and a resumed run
-    needs no generator state.
-    """
-    import numpy as np
-
-    key = tuple(zlib.crc32(label.encode()) if isinstance(label, str) else label for label in labels)
-    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
 
 
 @contextmanager

@@ -23,9 +23,17 @@ from privfair.deployment import holder_state
 from privfair.deployment.holder_state import HolderState
 from privfair.deployment.sums import FeatureSum, Sums
 from privfair.fairness.tracking import NoisyScores, SealedFeatures, SharedFeatures, SharedScores
-from privfair.federated.codec import decode, decode_request, encode, encode_request
-from privfair.federated.exchange import Absence
+from privfair.federated.exchange import (
+    Absence,
+    decode,
+    decode_masking,
+    decode_request,
+    encode,
+    encode_masking,
+    encode_request,
+)
 from privfair.federated.messages import (
+    AgreeRequest,
     Asked,
     Bundle,
     Counts,
@@ -35,6 +43,10 @@ from privfair.federated.messages import (
     EvaluateRequest,
     Evaluation,
     LocalWork,
+    MaskKeys,
+    MaskKeysRequest,
+    MaskShares,
+    MaskSharesRequest,
     MeasureRequest,
     Measures,
     Model,
@@ -43,13 +55,18 @@ from privfair.federated.messages import (
     PrivateWork,
     Reply,
     Reweighted,
+    RosterAgreed,
+    RosterRequest,
+    RosterSigned,
     ScoreRelease,
     Scores,
     ScoresRequest,
     Sealed,
+    SumUnmasked,
     Task,
     Tracked,
     TrainRequest,
+    UnmaskSumRequest,
     Update,
 )
 from privfair.federated.release_plan import (
@@ -124,7 +141,21 @@ SINGLE = st.one_of(
     st.builds(MeasureRequest, MODELS, tuples(st.text()), st.booleans()),
     st.builds(EvaluateRequest, MODELS, COUNT_NOISE),
 )  # fmt: skip
-REQUESTS = st.one_of(SINGLE, st.builds(Bundle, tuples(SINGLE, 0, 3)))
+MASKING = st.one_of(
+    st.builds(MaskKeysRequest, WHOLE),
+    st.builds(MaskSharesRequest, WHOLE, INDICES, BYTES),
+    st.builds(RosterRequest, WHOLE, INDICES, BYTES, BYTES),
+    st.builds(AgreeRequest, WHOLE, INDICES, BYTES, BYTES),
+    st.builds(UnmaskSumRequest, WHOLE, INDICES, BYTES, BYTES, BYTES),
+)
+MASKED = st.one_of(
+    st.builds(MaskKeys, WHOLE, BYTES),
+    st.builds(MaskShares, WHOLE, INDICES, BYTES),
+    st.builds(RosterSigned, WHOLE, BYTES, BYTES),
+    st.builds(RosterAgreed, WHOLE),
+    st.builds(SumUnmasked, WHOLE, INDICES, BYTES),
+)
+REQUESTS = st.one_of(SINGLE, MASKING, st.builds(Bundle, tuples(SINGLE, 0, 3)))
 TABLES = st.builds(Evaluation, tuples(numbers(np.int64, 3)))
 REPLIES = st.one_of(
     st.builds(Counts, WHOLE, INDICES),
@@ -191,6 +222,14 @@ def test_replies_there_and_back(reply: Reply) -> None:
     again = decode(encode(reply))
     require_same(again, reply)
     assert encode(again) == encode(reply)  # byte for byte: what is sent again after a crash
+
+
+@settings(max_examples=100, deadline=None)
+@given(reply=MASKED)
+def test_replies_of_the_protocol_of_masks_there_and_back(reply: Any) -> None:
+    require_same(decode_masking(encode_masking(reply)), reply)
+    with pytest.raises(InputError):
+        decode(encode_masking(reply))  # no release: a ledger has none of them
 
 
 @settings(max_examples=200, deadline=None)
@@ -327,6 +366,8 @@ PRIVATE = PrivateWork(2, 0.1, 1.1, 1.0, 12.5, 0.05)
 TRAIN = TrainRequest(4, SEALED, Tracked(SHARED), PRIVATE, 1 / 3)
 CLIENTS = UpdateRelease(1.5, 0.3, VectorNoise(7.5, 99_000, 2.0, 2**19, 4))
 SENT: list[Asked] = [
+    UnmaskSumRequest(4, np.array([0, 2]), b"c" * 32, b"s" * 64, b"x" * 49),
+    RosterRequest(0, np.array([0, 2]), b"k" * 8, b"s" * 8),
     CountsRequest(CountNoise("laplace", 2.0)),
     ASK,
     EmbeddingsRequest(4, SEALED, np.array([1, 0]), VectorNoise(7.5, 8, 1.9, 512)),

@@ -24,14 +24,12 @@ from sqlalchemy import Connection
 
 from accountant.budget import Budget, Fit, added, costs, require_room, what_fits
 from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger, Refused, UnknownLedger
-from accountant.ledger import chain, datasets, outbox, schema
-from accountant.ledger.chain import Head, Stored, timestamp, utc_now
-from accountant.ledger.datasets import DatasetState
+from accountant.ledger import chain, datasets, schema
+from accountant.ledger.chain import Head, Progress, Reservation, Stored, timestamp, utc_now
+from accountant.ledger.datasets import DatasetState, Position, Reader, older
 from accountant.ledger.machine_state import KnownBudget, Seen, State, remembering
-from accountant.ledger.outbox import Progress, Reservation
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import Storage, fetch, insert_rows
-from accountant.ledger.totals import Position, Reader, older
 from accountant.spending import SPEND, Draft, Source, Spend, drafts, folded, require_name, require_text
 
 log = logging.getLogger(__name__)
@@ -267,7 +265,7 @@ class Ledger:
     def redeem(self, tokens: Sequence[str]) -> None:
         """Use the tokens, all or none; noise may be drawn when this returns. Each works once."""
         with self._writing() as writing:
-            outbox.redeem(writing.connection, tokens, self._now())
+            chain.redeem(writing.connection, tokens, self._now())
             writing.token = tokens[-1] if tokens else ""
 
     def store_message(self, token: str, message: bytes) -> None:
@@ -278,24 +276,24 @@ class Ledger:
         """Keep finished messages by their tokens, all or none; they may be sent when this returns."""
         with self._storage.writing() as connection:
             for token, message in messages.items():
-                outbox.store(connection, token, message, self._now())
+                chain.store_message(connection, token, message, self._now())
 
     def message(self, token: str) -> bytes | None:
         """The stored message of a token, for sending again; None when there is none."""
         with self._storage.reading() as connection:
-            return outbox.load(connection, token)
+            return chain.load_message(connection, token)
 
     def discard_message(self, *tokens: str) -> None:
         """Forget messages that have arrived, to save room. Their tokens stay spent, for other bytes too."""
         with self._storage.writing() as connection:
             for token in tokens:
-                outbox.require_token(connection, token)
+                chain.require_token(connection, token)
                 connection.execute(schema.messages.delete().where(schema.messages.c.token == token))
 
     def progress(self, token: str) -> Progress:
         """How far a reservation got: reserved, redeemed or stored."""
         with self._storage.reading() as connection:
-            return outbox.progress(connection, token)
+            return chain.progress(connection, token)
 
     def reservations(
         self, *, run: str, round: int | None = None, client: str | None = None, channel: str | None = None

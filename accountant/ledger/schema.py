@@ -91,7 +91,7 @@ datasets = Table(
 )
 
 # Not used any more, neither of the two: totals beside the chain can be edited. They are in the chain now
-# (accountant.ledger.totals); the tables stay for the ledgers that have them.
+# (accountant.ledger.datasets); the tables stay for the ledgers that have them.
 totals = Table(
     "totals",
     metadata,

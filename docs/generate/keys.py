@@ -89,8 +89,14 @@ KEYS = {
     "privacy.min_count": "Clients and groups with a smaller released count are dropped.",
     "privacy.retries": "Releases a client may repeat because a crash lost them. Part of the plan, and paid for.",
     "privacy.dataset": "The name under which the ledger keeps the data's budget. Default: the name of the data file.",
-    "aggregation.scheme": "`bfv`: exact encrypted sums; `ckks`: approximate ones, flooded with noise; `plain`: the "
-    "server sees every update. Default: `bfv` for a private run, `plain` for another.",
+    "aggregation.scheme": "`bfv`: exact encrypted sums; `ckks`: approximate ones, flooded with noise; `masked`: masks "
+    "and a common pad, 4 bytes a number; `plain`: the server sees every update. Default: `bfv` for a private run, "
+    "`plain` for another.",
+    "aggregation.masks": "Mask every contribution, so that nobody can open a single one: `bfv`, or `masked`, which "
+    "always does. From 3 clients on; not with Flower yet.",
+    "aggregation.colluders": "With masks: how many clients may collude with the server. Default: a third, at least 1.",
+    "aggregation.smallest_cohort": "With masks: no sum of fewer clients opens. Default: nine tenths of them; all, if "
+    "they are fewer than 5.",
     "aggregation.quantise": "`plain` only: round as the encrypted schemes do, for equal results.",
     "aggregation.range": "A client's change of one parameter in one round is clamped to ± this.",
     "aggregation.keys": "Folder of `privfair keys new`. Default: keys made for the run.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -11,23 +11,30 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from accountant.bounds import pld_or_rdp
 from accountant.errors import InputError, Refused
-from accountant.events import Adjacency, Composed, Event, Repeated
+from accountant.events import Adjacency, Composed, Event, Repeated, unshared
 from accountant.ledger.machine_state import not_remembered
 from accountant.spending import Spend
+from privfair.audit.findings import COLLUDERS, EVERYBODY
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Records, Schema
 from privfair.datasets.registry import load_configured
 from privfair.engines.local import InProcess
+from privfair.federated.exchange import Metered
 from privfair.federated.messages import Request
 from privfair.federated.release_plan import NOISE_KEYS, ReleasePlan, noise_of
 from privfair.federated.round import begin
-from privfair.privacy.planner import Planner, pld_or_rdp
+from privfair.mechanisms.entropy import stream
+from privfair.privacy.planner import Planner
 from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_its_budget
 from privfair.privacy.statement import account, with_collusion
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory
+from privfair.secure_aggregation.base import BFV_MODULUS, WordClient
+from privfair.secure_aggregation.ciphertext import Ciphertext
+from privfair.secure_aggregation.masks import Cohort
 from privfair.util import FloatArray
 
 # ---- What is audited: the plan of a run (noise, rates, rounds), applied to made-up records.
@@ -42,6 +49,7 @@ _KEPT = (
     *("score_range", "kernel_correction", "min_count"),
 )
 MOST_CLIENTS = 40  # of a larger plan, only the first so many are attacked
+MOST_ASKED = 60  # with noise in shares: so many replies in a trial, and fewer clients are attacked
 
 
 @dataclass(frozen=True)
@@ -64,8 +72,9 @@ class Subject:
     folder: Path  # for ledgers of its own
     target: tuple[int, int] | None  # client and cell whose scores are shared at the highest rate, or whose sums are
     cohort: int = 1  # the fewest clients whose vectors are summed
-    colluding: float | None = None  # ε of the plan against server and one client; None if noise is not distributed
+    colluding: float | None = None  # ε of the plan where one share of noise is left; None if it does not come in shares
     clients: tuple[str, ...] = ("target",)  # the plan's; each is attacked
+    masks: Cohort | None = None  # of masked sums with noise in shares; None: there are none
 
     @property
     def rounds(self) -> int:
@@ -92,12 +101,34 @@ class Subject:
             np.ones((len(rows), len(self.schema.conditions)), dtype=bool),
         )
 
-    def simulation(self, holders: Sequence[ClientData], name: str) -> Simulation:
-        """Everything that a run of these holders needs, with a ledger of its own; engine and scheme are the plan's."""
-        url = f"sqlite:///{self.folder}/{name}.sqlite"
-        config = self.config.model_copy(update={"run": self.config.run.model_copy(update={"ledger": url})})
+    def shares(self, channel: str) -> int:
+        """How many clients' noise together hides a record in the sums of a channel; 1: each client's own does."""
+        plan = self.release_plan
+        noises = {
+            "counts": plan.counting,
+            "evaluation": plan.evaluation,
+            "embeddings": None if plan.embedding is None else plan.embedding.noise,
+            "updates": None if plan.gradient is None else plan.gradient.noise,
+            "clients": None if plan.client_updates is None else plan.client_updates.noise,
+        }
+        noise = noises.get(channel)
+        return 1 if noise is None else noise.shares
+
+    def simulation(self, holders: Sequence[ClientData], name: str, *, masked: bool = False) -> Simulation:
+        """Everything that a run of these holders needs, with a ledger of its own; engine and scheme are the plan's.
+
+        masked: contributions are the whole numbers that are masked in a run, and are added up in the open.
+        """
+        url, given = f"sqlite:///{self.folder}/{name}.sqlite", self.config
+        if masked and self.masks is not None:
+            given = _with_masks(given, self.masks)
+        config = given.model_copy(update={"run": given.run.model_copy(update={"ledger": url})})
         with not_remembered():
-            return build(config, self.federation(holders))
+            made = build(config, self.federation(holders))
+        if config.run.engine == self.config.run.engine:
+            return made
+        inner = _inner(made)  # clients answer one after the other, as configured: only the sums are in the open
+        return made.on(Metered(InProcess(inner.members, inner.check, inner.gateway)), made.evaluator)
 
     def federation(self, holders: Sequence[ClientData]) -> Federation:
         """The data of these holders, with as many features as their records have."""
@@ -120,6 +151,7 @@ def twin(simulation: Simulation, train: Records, index: int = 0, test: Records |
         seed=own.seed,
         entropy=own.entropy,
         embedder=own.embedder,
+        totals=own.totals,
     )
 
 
@@ -180,6 +212,7 @@ def prepare(
         trainings = planner.work.most_trainings
         cohort = 1 if planner.work.embedding is None else planner.work.embedding.cohort
         colluding = with_collusion(planned, planner)["pld"] if planned.noise_is_shared else None
+        masks = planner.work.cohort if planned.noise_is_shared else None
     finally:
         simulation.close()
     schema = replace(federation.schema, inferred=False)
@@ -190,11 +223,14 @@ def prepare(
     names = tuple(client.name for client in federation.clients[:MOST_CLIENTS])
     if config.federation.method == "centralized":
         names = names[:1]
-    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding, names)
+    return Subject(fixed, schema, planned, kind, trainings, folder, target, cohort, colluding, names, masks)
 
 
 def _fixed(config: Config, release_plan: ReleasePlan, rate: float | None) -> Config:
-    """The configuration with every number of its plan given, so that made-up records cannot change any of them."""
+    """The configuration with every number of its plan given, so that made-up records cannot change any of them.
+
+    It has no masks: where every client adds all of its noise, the attacker opens its message.
+    """
     privacy: dict[str, Any] = {key: getattr(config.privacy, key) for key in _KEPT}
     privacy |= {"retries": 0, "prediction_rate": rate}
     scales = {NOISE_KEYS[channel]: noise for channel, noise in noise_of(release_plan).items()}
@@ -205,9 +241,19 @@ def _fixed(config: Config, release_plan: ReleasePlan, rate: float | None) -> Con
         privacy |= {"sampling_rate": release_plan.updates.sampling_rate, "local_steps": release_plan.updates.steps}
     tables = config.as_tables()
     tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
-    tables["aggregation"].pop("keys", None)
-    if release_plan.noise_is_shared:  # every trial asks a whole cohort; encryption would take minutes
+    for key in ("keys", "masks", "colluders", "smallest_cohort"):
+        tables["aggregation"].pop(key, None)
+    if release_plan.noise_is_shared or config.scheme == "masked":  # with shares, encryption would take minutes
         tables["aggregation"] |= {"scheme": "plain", "quantise": True}
+    return Config.build(tables)
+
+
+def _with_masks(fixed: Config, cohort: Cohort) -> Config:
+    """The same with masks. The engine that needs none adds up the whole numbers in the open, with the same result."""
+    tables = fixed.as_tables()
+    tables["aggregation"] |= {"scheme": "masked", "masks": True, "quantise": False}
+    tables["aggregation"] |= {"colluders": cohort.colluders, "smallest_cohort": cohort.smallest}
+    tables["run"]["engine"] = "stacked"
     return Config.build(tables)
 
 
@@ -341,23 +387,19 @@ class Worlds:
     client's helps only if two clients have the same noise.
     """
 
-    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, helpers: int = 0) -> None:
-        """The data of every attacked client in either world. `helpers`: so many more clients without records."""
+    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData) -> None:
+        """The data of every attacked client in either world."""
         self.names = subject.clients
         count = len(self.names)
         holders = [ClientData(client, present.train, present.test) for client in self.names]
         if count > 1:
             holders.append(ClientData("bystander", absent.train, absent.test))
-        none = present.train.take([])
-        self.simulation = subject.simulation(
-            [*holders, *(ClientData(f"helper{k}", none, none) for k in range(helpers))], name
-        )
+        self.simulation = subject.simulation(holders, name)
         having = all_clients(self.simulation)
-        self.helpers = having[len(holders) :]
         lacking = [twin(self.simulation, absent.train, k, absent.test) for k in range(count)]
         self.present, self.absent = having[0], lacking[0]
         self._bystander = [2 * count] if count > 1 else []
-        self._backend = backend_of(self.simulation, [*having[:count], *lacking, *having[count : len(holders)]])
+        self._backend = backend_of(self.simulation, [*having[:count], *lacking, *having[count:]])
 
     def ask(self, coins: Coins, request: Request, kind: type[R]) -> tuple[list[R], R | None]:
         """Every client's reply, with its record if its coin says so; and the bystander's, if there is one."""
@@ -379,6 +421,97 @@ class Worlds:
         self.simulation.close()
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a message shows in the open: to each adversary its numbers, and how long the message is."""
+
+    vectors: tuple[FloatArray, ...]
+    """Of each adversary. With noise in shares two: the sum of the shares that carry the claim, and the message."""
+    beside: FloatArray | None
+    """Those of a client without the record, whose noise the adversary may know; None: there is no other."""
+    length: int
+
+
+class SharedWorlds(Worlds):
+    """The same where noise comes in shares: the record's client in a sum with others, who add noise alone.
+
+    With masks the plan has n holders. The server and k of them know their own vectors and take them off the sum: what
+    is left is, at worst, the sum of h honest ones, which has all of the noise. If all others collude, the vector of the
+    record's own holder is left, with one share. Contributions are the whole numbers that are masked in a run, and are
+    added modulo m. Who is honest beside the attacked holder changes from sum to sum, so that all are asked.
+
+    Without masks (distributed noise) every client of the smallest cohort opens the sum, and takes its own vector off.
+    """
+
+    def __init__(self, subject: Subject, name: str, present: ClientData, absent: ClientData, shares: int) -> None:
+        """The data of every attacked client in either world.
+
+        `shares`: how many carry the claim without masks. With masks the cohort says so, whatever noise was sized for.
+        """
+        cohort = subject.masks
+        self._chosen = stream(0, "audit", "companions")
+        self.honest, everyone, most = shares, shares, 1
+        self.adversaries = (COLLUDERS, EVERYBODY) if cohort else ("client", "server and client")
+        if cohort is not None:
+            self.honest, everyone, most = cohort.honest, cohort.holders, max(1, MOST_ASKED // cohort.honest)
+        self.names = subject.clients[:most]
+        count = len(self.names)
+        none = present.train.take([])
+        holders = [ClientData(client, present.train, present.test) for client in self.names]
+        holders += [ClientData(f"holder{k}", none, none) for k in range(count, everyone)]
+        self.simulation = subject.simulation(holders, name, masked=cohort is not None)
+        having = all_clients(self.simulation)
+        lacking = [twin(self.simulation, absent.train, k, absent.test) for k in range(count)]
+        self.silent = [twin(self.simulation, none, k, none) for k in range(count)] + having[count:]
+        self.present, self.absent = having[0], lacking[0]
+        self._backend = backend_of(self.simulation, [*having[:count], *lacking, *self.silent])
+
+    def seen(self, coins: Coins, request: Request, kind: type[R], opened: Callable[[R], FloatArray]) -> list[Seen]:
+        """Of every attacked client: the sum of its vector and its companions'; the vector; that of one who colludes."""
+        count, found = len(self.names), []
+        for k, there in enumerate(coins):
+            first, beside_it = k if there else count + k, self._companions(k)
+            replies = self._asked([first, *(2 * count + j for j in beside_it)], request, kind)
+            vectors = [opened(reply) for reply in replies]
+            total = np.asarray(sum(vectors[: self.honest]))
+            beside = vectors[self.honest] if len(vectors) > self.honest else None
+            found.append(Seen((remainder(total), vectors[0]), beside, _length(replies[0])))
+        return found
+
+    def others(self, client: int) -> list[Client]:
+        """Those whose shares are in a sum beside a client's: other ones in the next sum."""
+        return [self.silent[j] for j in self._companions(client)[: self.honest - 1]]
+
+    def _companions(self, client: int) -> list[int]:
+        """Their places, and, if there are more holders, that of one whose share is not in the sum."""
+        others = [j for j in range(len(self.silent)) if j != client]
+        return [int(j) for j in self._chosen.permutation(others)[: self.honest]]
+
+    def _asked(self, members: Sequence[int], request: Request, kind: type[R]) -> list[R]:
+        replies: list[Any] = self._backend.exchange(members, lambda _: request)
+        for reply in replies:
+            if not isinstance(reply, kind):
+                raise TypeError(type(reply).__name__)
+        return replies
+
+
+def remainder(total: FloatArray) -> FloatArray:
+    """The numbers of least magnitude modulo m, as whoever opens a sum of whole numbers has them."""
+    return np.asarray((total + BFV_MODULUS // 2) % BFV_MODULUS - BFV_MODULUS // 2)
+
+
+def in_the_open(contribution: bytes | None) -> FloatArray:
+    """The whole numbers of a contribution to a masked sum, as who has taken off all masks reads them."""
+    if contribution is None:
+        raise TypeError("not a part of a sum")
+    return np.asarray(WordClient().decrypt(Ciphertext.from_bytes(contribution, "contribution")), dtype=np.float64)
+
+
+def _length(reply: Any) -> int:
+    """The length of a client's message in bytes; 0 for one of numbers alone."""
+    return len(getattr(reply, "contribution", None) or b"")
+
+
 class WorldsAttack(Attack):
     """An attack on all clients of the plan, each in two worlds; subclasses set `_worlds`."""
 
@@ -386,12 +519,33 @@ class WorldsAttack(Attack):
 
     @property
     def clients(self) -> Sequence[str]:
-        """All clients of the plan."""
+        """All clients of the plan; with noise in shares fewer, because every trial asks for many shares."""
         return self._worlds.names
 
     def close(self) -> None:
         """Close the ledger."""
         self._worlds.close()
+
+    def _views(self, sees: str, numbers: int) -> Mapping[str, tuple[int, ...]]:
+        """The columns of who sees single messages; of both adversaries where noise comes in shares."""
+        names = self._worlds.adversaries if isinstance(self._worlds, SharedWorlds) else (sees,)
+        return {name: tuple(range(i * numbers, (i + 1) * numbers)) for i, name in enumerate(names)}
+
+    def _seen(self, present: Coins, request: Request, kind: type[R], opened: Callable[[R], FloatArray]) -> list[Seen]:
+        """What a request's replies show of every client; `opened`: the numbers in a reply."""
+        if isinstance(self._worlds, SharedWorlds):
+            return self._worlds.seen(present, request, kind, opened)
+        replies, other = self._worlds.ask(present, request, kind)
+        beside = None if other is None else opened(other)
+        return [Seen((opened(reply),), beside, _length(reply)) for reply in replies]
+
+
+def worlds(subject: Subject, channel: str, present: ClientData, absent: ClientData, *, name: str = "") -> Worlds:
+    """Clients in two worlds, each with all of the noise of a channel or with its share; `name`: of the ledger."""
+    shares = subject.shares(channel)
+    if shares > 1:
+        return SharedWorlds(subject, name or channel, present, absent, shares)
+    return Worlds(subject, name or channel, present, absent)
 
 
 def planned(subject: Subject, simulation: Simulation, channel: str, number: int | None = 0, client: int = -1) -> Any:
@@ -427,7 +581,9 @@ def claimed(simulation: Simulation, cells: Sequence[int]) -> Claimed:
 
 
 def priced(spends: Sequence[Spend], planner: Planner, delta: float) -> Claimed:
-    """What these rows of a ledger claim at δ."""
+    """What these rows of a ledger claim at δ; of noise in shares also what they claim where one share is left."""
     accountant = account(spends, planner.neighbouring)
     event = Composed(tuple(Repeated(spend.event, spend.count) for spend in spends))
-    return Claimed(event, pld_or_rdp(lambda method: accountant.epsilon(delta, method)))
+    alone = [replace(spend, event=unshared(spend.event)) for spend in spends]
+    others = {} if alone == list(spends) else {EVERYBODY: priced(alone, planner, delta)}
+    return Claimed(event, pld_or_rdp(lambda method: accountant.epsilon(delta, method)), others)

@@ -17,7 +17,7 @@ from privfair.audit.attack import Attack, Subject
 from privfair.audit.canaries import CANARIES, VIEWS, CanariesAttack, Guessed, one_run_result
 from privfair.audit.counts import CountsAttack, EvaluationAttack
 from privfair.audit.features import POOLED, EmbeddingsAttack
-from privfair.audit.findings import Finding, Findings
+from privfair.audit.findings import EVERYBODY, Finding, Findings
 from privfair.audit.scores import PredictionsAttack
 from privfair.audit.updates import ClientsAttack, TrackedAttack, UpdatesAttack
 from privfair.audit.whole_run import HolderAttack, WholeRunAttack
@@ -114,7 +114,8 @@ def fresh_coins() -> np.random.Generator:
 def _adversaries(channel: str, subject: Subject) -> int:
     """The number of adversaries of a channel."""
     two = channel in (CanariesAttack.channel, WholeRunAttack.channel)
-    return 2 if two or (channel == EmbeddingsAttack.channel and subject.release_plan.noise_is_shared) else 1
+    shares = subject.shares("updates" if channel == TrackedAttack.channel else channel)
+    return 2 if two or shares > 1 else 1
 
 
 def _two_worlds(
@@ -151,7 +152,7 @@ def _two_worlds(
     for adversary, columns in attack.views.items():
         against, delta = claim.against(adversary), subject.config.privacy.delta
         seen, p_value, worst = _judged(without[:, :, columns], having[:, :, columns], against.event, delta, level)
-        pooled = subject.colluding if adversary == POOLED else None
+        pooled = subject.colluding if adversary in (POOLED, EVERYBODY) else None
         found.append(
             Finding(
                 channel=attack.channel,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,8 +17,21 @@ from accountant.empirical import (
     one_run_curve_p_value,
     one_run_epsilon,
 )
-from privfair.audit.attack import Claimed, Subject, asked, backend_of, claimed, first_client, only_trained, twin
+from privfair.audit.attack import (
+    Claimed,
+    SharedWorlds,
+    Subject,
+    asked,
+    backend_of,
+    claimed,
+    first_client,
+    in_the_open,
+    only_trained,
+    remainder,
+    twin,
+)
 from privfair.audit.updates import change, clipped_gradients, loud_parameters, private_training
+from privfair.channels.updates import UPDATES
 from privfair.federated.messages import Parameters, Request, Task, Update
 from privfair.mechanisms.entropy import SystemEntropy
 from privfair.util import FloatArray
@@ -58,7 +72,11 @@ class OneRunResult:
 
 
 class CanariesAttack:
-    """Canaries with features of their own, so that their gradients are nearly orthogonal."""
+    """Canaries with features of their own, so that their gradients are nearly orthogonal.
+
+    Where masked sums of gradients have noise in shares, a round's step is on the sum of the client's gradients and the
+    honest holders' noise (`SharedWorlds`).
+    """
 
     channel: ClassVar[str] = "canaries"
     about: ClassVar[str] = f"{CANARIES} canaries in one training run of one client, each in or out by a coin"
@@ -75,7 +93,14 @@ class CanariesAttack:
     def __init__(self, subject: Subject) -> None:
         """The client with all canaries."""
         self._all = subject.records(FAR * np.eye(CANARIES))
-        self._simulation = subject.simulation([only_trained(self._all)], "canaries")
+        everyone, shares = only_trained(self._all), subject.shares(UPDATES)
+        self._shared: SharedWorlds | None = None
+        if shares > 1:
+            one = replace(subject, clients=subject.clients[:1])
+            self._shared = SharedWorlds(one, self.channel, everyone, everyone, shares)
+            self._simulation = self._shared.simulation
+        else:
+            self._simulation = subject.simulation([everyone], self.channel)
         self._training, self._work = private_training(subject, self._simulation, STEP)
         self._everyone = first_client(self._simulation)
         self._rounds = subject.trainings
@@ -96,18 +121,25 @@ class CanariesAttack:
     def run(self) -> Guessed:
         """One training run with fresh coins: every round starts where the one before ended."""
         coins = SystemEntropy().poisson_mask(CANARIES, 0.5)
-        backend = backend_of(self._simulation, [twin(self._simulation, self._all.take(coins))])
+        there, honest = [twin(self._simulation, self._all.take(coins))], self._shared
+        backend = backend_of(self._simulation, there if honest is None else [*there, *honest.others(0)])
         values, white = self._start, np.zeros(CANARIES)
         gradients = clipped_gradients(self._everyone, values, Task(), self._work.max_grad_norm)
         for number in range(self._rounds):
             request = self._request(number, values)
-            (reply,) = backend.exchange([0], {0: request}.__getitem__)
-            if not isinstance(reply, Update):
-                raise TypeError(type(reply).__name__)
-            moved = change(self._simulation, reply)
+            moved = self._moved(backend.exchange(range(backend.clients), lambda _, one=request: one))  # type: ignore[misc]
             white -= gradients @ moved
             values = (values + moved).astype(values.dtype)
         return Guessed(coins, white, -(self._losses(values) - self._losses(self._start)))
+
+    def _moved(self, replies: Sequence[object]) -> FloatArray:
+        """How far a round's update moves the parameters."""
+        updates = [reply for reply in replies if isinstance(reply, Update)]
+        if self._shared is None:
+            return change(self._simulation, updates[0])
+        total = remainder(np.asarray(sum(in_the_open(reply.contribution) for reply in updates)))
+        step = self._work.learning_rate * self._work.max_grad_norm / self._work.divisor
+        return np.asarray(total * step / self._training.gradient.noise.steps)
 
     def _losses(self, values: FloatArray) -> FloatArray:
         model, data = self._everyone.model, self._everyone.data

@@ -13,17 +13,20 @@ from privfair.audit.attack import (
     MOST_OTHERS,
     Claimed,
     Coins,
+    SharedWorlds,
     Subject,
     Worlds,
     WorldsAttack,
     cells_of,
+    in_the_open,
     only_trained,
     planned,
+    worlds,
 )
 from privfair.audit.updates import loud_parameters
 from privfair.channels.counts import COUNTS
 from privfair.channels.evaluation import EVALUATION
-from privfair.clients.objectives import confusion_tables
+from privfair.clients.client import confusion_tables
 from privfair.datasets.records import ClientData
 from privfair.federated.messages import Counts, Evaluation, Parameters, Request, Task
 from privfair.mechanisms.count_release import CountNoise
@@ -37,7 +40,8 @@ class _NoisyCounts(WorldsAttack):
 
     A trial's numbers: the log-likelihood ratio of all counts; their sum; the difference from the bystander's counts;
     and the differences between the first count that the record moves and each other count of the message, which say
-    nothing if every count has noise of its own.
+    nothing if every count has noise of its own. Under masks the counts are parts of totals, with a share of the noise
+    each.
     """
 
     def __init__(self, worlds: Worlds, request: Request, noise: CountNoise) -> None:
@@ -56,22 +60,27 @@ class _NoisyCounts(WorldsAttack):
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """The server, which receives them."""
-        return {"server": tuple(range(3 + len(self._rest)))}
+        """The server, which receives them; with noise in shares the server with others."""
+        return self._views("server", 3 + len(self._rest))
 
     def trial(self, present: Coins) -> FloatArray:
         """One message of every client."""
         kind: type[Counts | Evaluation] = Counts if self._request.channel == COUNTS else Evaluation
-        replies, other = self._worlds.ask(present, self._request, kind)
-        beside = 0.0 if other is None else self._released(other)[self._moved].sum()
         rows = []
-        for reply in replies:
-            found = self._released(reply)
-            ratio = float(np.sum(self._log(found, True) - self._log(found, False)))
-            first = self._sign * found[self._moved[0]]
-            against = first - self._sign * found[self._rest]
-            rows.append([ratio, found.sum(), found[self._moved].sum() - beside, *against])
+        for seen in self._seen(present, self._request, kind, self._opened):
+            beside = 0.0 if seen.beside is None else seen.beside[self._moved].sum() / self._noise.steps
+            rows.append([n for found in seen.vectors for n in self._numbers(found / self._noise.steps, beside)])
         return np.array(rows, dtype=np.float64)
+
+    def _opened(self, reply: Counts | Evaluation) -> FloatArray:
+        """The counts of a message, in steps of their grid."""
+        return in_the_open(reply.contribution) if isinstance(self._worlds, SharedWorlds) else self._released(reply)
+
+    def _numbers(self, found: FloatArray, beside: float) -> list[float]:
+        ratio = float(np.sum(self._log(found, True) - self._log(found, False)))
+        first = self._sign * found[self._moved[0]]
+        against = first - self._sign * found[self._rest]
+        return [ratio, float(found.sum()), float(found[self._moved].sum() - beside), *(float(a) for a in against)]
 
     def _log(self, found: FloatArray, present: bool) -> FloatArray:
         distance = np.abs(found - self._exact[present]) / self._noise.scale
@@ -96,8 +105,8 @@ class CountsAttack(_NoisyCounts):
             raise ValueError("counts are public")
         having = subject.records(np.zeros((OTHERS + 1, FEATURES)))
         lacking = having.take(np.arange(OTHERS))
-        worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
-        super().__init__(worlds, planned(subject, worlds.simulation, COUNTS, None), noise)
+        both = worlds(subject, self.channel, only_trained(having), only_trained(lacking))
+        super().__init__(both, planned(subject, both.simulation, COUNTS, None), noise)
 
     def _true(self, present: bool) -> FloatArray:
         data = (self._worlds.present if present else self._worlds.absent).data
@@ -138,13 +147,13 @@ class EvaluationAttack(_NoisyCounts):
         if subject.replaces:
             lacking = subject.records(np.zeros((OTHERS + 1, FEATURES)), [*[subject.kind] * OTHERS, other])
         train = having.take([0])
-        worlds = Worlds(
+        both = worlds(
             subject, self.channel, ClientData("attacked", train, having), ClientData("attacked", train, lacking)
         )
         self._groups = tuple(len(attribute.values) for attribute in subject.schema.sensitive)
-        self._values = loud_parameters(worlds.present, Task(), 1.0)
-        request = planned(subject, worlds.simulation, EVALUATION, None)
-        super().__init__(worlds, replace(request, model=Parameters(self._values)), noise)
+        self._values = loud_parameters(both.present, Task(), 1.0)
+        request = planned(subject, both.simulation, EVALUATION, None)
+        super().__init__(both, replace(request, model=Parameters(self._values)), noise)
 
     def _true(self, present: bool) -> FloatArray:
         client = self._worlds.present if present else self._worlds.absent

@@ -13,28 +13,30 @@ from privfair.audit.attack import (
     MOST_OTHERS,
     Claimed,
     Coins,
+    Seen,
+    SharedWorlds,
     Subject,
-    Worlds,
     WorldsAttack,
     asked,
     cells_of,
     claimed,
+    in_the_open,
     only_trained,
     planned,
+    worlds,
 )
 from privfair.channels.base import respond
 from privfair.channels.features import EMBEDDINGS
-from privfair.clients.client import Client
+from privfair.clients.client import Client, all_scores
 from privfair.clients.embedder import Embedder
-from privfair.clients.objectives import all_scores
 from privfair.datasets.records import ClientData
-from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking
 from privfair.federated.messages import Embeddings, Parameters
-from privfair.util import FloatArray, stream
+from privfair.mechanisms.entropy import stream
+from privfair.util import FloatArray
 
 FAR = 50.0  # a feature large enough for scores at the ends of their range
 NEAR = 0.99  # the second model's vector is at least so long, over the longest
-OPENED, CLIENT, POOLED = "white-box", "client", "server and client"
+POOLED = "server and client"
 
 
 class EmbeddingsAttack(WorldsAttack):
@@ -42,9 +44,10 @@ class EmbeddingsAttack(WorldsAttack):
 
     The server chooses the models, two of them in turn, so that the record has such a score. Nobody else is in the sums.
     All cells are requested: the noise of empty ones must be independent of the record's. If every client adds all of
-    the noise, the attacker opens the client's message. If noise is distributed there are two adversaries: a client that
-    opens the sum of the smallest cohort and subtracts its own part; and the server with a client, who open the message
-    itself, against the ε of one share, and of the plan with one share.
+    the noise, the attacker opens the client's message. If noise comes in shares there are two adversaries (see
+    `SharedWorlds`). With masks: the server with as many holders as the plan allows for, and with all others. Without: a
+    client that opens the sum of the smallest cohort and subtracts its own part; and the server with a client, who open
+    the message itself. The second is held against the ε of one share, and of the plan with one share.
     """
 
     channel: ClassVar[str] = EMBEDDINGS
@@ -62,7 +65,7 @@ class EmbeddingsAttack(WorldsAttack):
         return None if subject.target else "no group is large enough to be shared"
 
     def __init__(self, subject: Subject) -> None:
-        """Both clients, those that help to hide them, and the requests of all rounds."""
+        """The clients with and without the record, and the requests of all rounds."""
         sharing = subject.release_plan.embedding
         if sharing is None or subject.target is None:
             raise ValueError("no sums of features are shared")
@@ -71,9 +74,7 @@ class EmbeddingsAttack(WorldsAttack):
         end[0, 0] = FAR
         self._record, opposite = subject.records(end), subject.records(-end)
         lacking = opposite if subject.replaces else self._record.take([])
-        both = only_trained(self._record), only_trained(lacking)
-        self._worlds = Worlds(_alone(subject), self.channel, *both, helpers=subject.cohort - 1)
-        self._helpers = self._worlds.helpers
+        self._worlds = worlds(subject, self.channel, only_trained(self._record), only_trained(lacking))
         self._cells = cells_of(self._worlds.present)
         count = len(self._worlds.simulation.cells)
         self._rest = [c for c in range(count) if c not in self._cells][:MOST_OTHERS]
@@ -89,21 +90,19 @@ class EmbeddingsAttack(WorldsAttack):
         """What the record changes in the sums, of length 1: along it the likelihood ratio grows."""
         exact = replace(request, release=None)
         there, not_there = (
-            self._open(_vectors(c, exact), request) for c in (self._worlds.present, self._worlds.absent)
+            self._open(_vectors(c, exact), request.round) for c in (self._worlds.present, self._worlds.absent)
         )
         return np.asarray((there - not_there) / np.linalg.norm(there - not_there))
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Whoever opens single messages; with distributed noise a client, and the server with a client."""
-        each = 5 + len(self._rest)
-        mine, more = tuple(range(each)), tuple(range(each, 2 * each))
-        return {CLIENT: mine, POOLED: more} if self._helpers else {OPENED: mine}
+        """Whoever opens single messages; with noise in shares two adversaries."""
+        return self._views("white-box", 5 + len(self._rest))
 
     def claim(self) -> Claimed:
-        """Of all rounds; for server and client together, that of one share."""
+        """Of all rounds; and that of one share. Only rows of masked sums have both."""
         whole = self._worlds.claim(self._requests, self._cells)
-        if not self._helpers:
+        if self._noise.shares == 1 or self._subject.masks is not None:
             return whole
         holder = ClientData("attacked", self._record, self._record.take([]))
         simulation = self._subject.simulation([holder], f"{self.channel}-alone")
@@ -118,43 +117,23 @@ class EmbeddingsAttack(WorldsAttack):
 
         Two of different rounds, of different clients, and of different cells.
         """
-        rounds = [self._worlds.ask(present, request, Embeddings) for request in self._requests]
-        other = rounds[0][1]
-        beside = np.zeros_like(self._directions[0])
-        if other is not None:
-            beside = self._open(other.contribution, self._requests[0])
+        rounds = [self._messages(present, request) for request in self._requests]
         rows = []
-        for k in range(len(present)):
-            own = [replies[k].contribution for replies, _ in rounds]
-            row = self._numbers(self._opened(own), sum(map(len, own)), beside)
-            if self._helpers:
-                sums = [self._sum(one, request) for one, request in zip(own, self._requests, strict=True)]
-                opened = self._opened([total for total, _ in sums])
-                seen = [total - known for total, (_, known) in zip(opened, sums, strict=True)]
-                row = [*self._numbers(seen, sum(len(total) for total, _ in sums), beside), *row]
-            rows.append(row)
+        for messages in zip(*rounds, strict=True):  # of one client
+            length, beside = sum(one.length for one in messages), messages[0].beside
+            views = zip(*(one.vectors for one in messages), strict=True)
+            rows.append([number for vectors in views for number in self._numbers(vectors, length, beside)])
         return np.array(rows, dtype=np.float64)
 
-    def _sum(self, own: bytes, request: Any) -> tuple[bytes, FloatArray]:
-        """The sum of the smallest cohort, and the part in it of the client who opens it.
+    def _messages(self, present: Coins, request: Any) -> list[Seen]:
+        return self._seen(present, request, Embeddings, lambda reply: self._open(reply.contribution, request.round))
 
-        A public rule leaves the others out of the cells, so they add only their shares of the noise.
-        """
-        algorithm = self._worlds.simulation.server.algorithm
-        if not isinstance(algorithm, EmbeddingTracking) or algorithm.adder is None:
-            raise TypeError(type(algorithm).__name__)
-        silent = replace(request, cells=np.zeros_like(request.cells))
-        shares = [_vectors(client, silent) for client in self._helpers]
-        return algorithm.adder.add([own, *shares]), self._open(shares[-1], request)
+    def _open(self, message: bytes, round_number: int) -> FloatArray:
+        if isinstance(self._worlds, SharedWorlds) and self._subject.masks is not None:
+            return in_the_open(message)
+        return embedder_of(self._worlds.present).total(message, round_number)
 
-    def _opened(self, messages: Sequence[bytes]) -> list[FloatArray]:
-        """What is in one message of each round."""
-        return [self._open(message, request) for message, request in zip(messages, self._requests, strict=True)]
-
-    def _open(self, message: bytes, request: Any) -> FloatArray:
-        return embedder_of(self._worlds.present).total(message, request.round)
-
-    def _numbers(self, seen: Sequence[FloatArray], length: int, beside: FloatArray) -> list[float]:
+    def _numbers(self, seen: Sequence[FloatArray], length: int, other: FloatArray | None) -> list[float]:
         along = [float(one @ self._directions[number % 2]) for number, one in enumerate(seen)]
         differ = 0.0
         if len(seen) > 1:
@@ -162,12 +141,8 @@ class EmbeddingsAttack(WorldsAttack):
         blocks = seen[0].reshape(len(self._worlds.simulation.cells), -1)
         direction = self._directions[0].reshape(blocks.shape)[self._cells[0]]
         against = [float((blocks[self._cells[0]] - blocks[c]) @ direction) for c in self._rest]
-        return [sum(along), along[0], float(length), differ, along[0] - float(beside @ self._directions[0]), *against]
-
-
-def _alone(subject: Subject) -> Subject:
-    """With one client if noise is distributed, because every trial asks the whole cohort."""
-    return subject if subject.cohort == 1 else replace(subject, clients=subject.clients[:1])
+        beside = 0.0 if other is None else float(other @ self._directions[0])
+        return [sum(along), along[0], float(length), differ, along[0] - beside, *against]
 
 
 def embedder_of(client: Client) -> Embedder:

@@ -14,6 +14,11 @@ NOT_SHOWN = (
     "The attacked records are made up, as different as one record can be; noise, rates and rounds are the plan's own.",
     "Not attacked: ciphertexts, time, rounding, retries after a crash, other runs on the same data.",
 )
+COLLUDERS, EVERYBODY = "colluders", "all others"
+SHARED_NOISE = (
+    "Colluders: the server with as many data holders as the plan allows for, who see the sum of the others. "
+    "All others: the server with every holder but one, whose own share of the noise is all that is left."
+)
 TOLERANCE = 1.001  # ε from the same events, computed in two ways, agrees to a thousandth
 
 
@@ -61,7 +66,7 @@ class Finding:
     worst: str | None = None
     """The client of which most was seen, where one client alone violates the claim."""
     pooled: float | None = None
-    """ε of the plan where the adversary is server and client together; None: it is one alone."""
+    """ε of the plan where one share of noise is left, against this adversary; None: the plan's own ε is for it."""
 
     @property
     def verdict(self) -> Verdict:
@@ -93,7 +98,7 @@ class Findings:
 
     @property
     def collusion(self) -> tuple[float, float] | None:
-        """(measured, claimed by the plan) against server and client together; None where that is nobody more."""
+        """(measured, claimed by the plan) against who sees through all shares but one; None where there is nobody."""
         found = [(f.lower, f.pooled) for f in self.findings if f.pooled is not None]
         return max(found, default=None)
 

@@ -22,11 +22,11 @@ from privfair.audit.attack import (
     twin,
 )
 from privfair.channels.scores import PREDICTIONS
-from privfair.clients.client import Client
-from privfair.clients.objectives import all_scores
+from privfair.clients.client import Client, all_scores
 from privfair.federated.messages import Parameters, Scores
+from privfair.mechanisms.entropy import stream
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.util import FloatArray, stream
+from privfair.util import FloatArray
 
 TINY = 1e-300
 FAR = 50.0  # a feature large enough for scores at the ends of their range

@@ -14,17 +14,19 @@ from privfair.audit.attack import (
     FEATURES,
     Claimed,
     Coins,
+    SharedWorlds,
     Subject,
     Worlds,
     WorldsAttack,
     cells_of,
+    in_the_open,
     only_trained,
     planned,
     twin,
+    worlds,
 )
 from privfair.channels.updates import UPDATES
-from privfair.clients.client import Client
-from privfair.clients.objectives import build_losses
+from privfair.clients.client import Client, build_losses
 from privfair.clients.training import train_locally
 from privfair.fairness.tracking import SharedFeatures, SharedScores
 from privfair.federated.messages import (
@@ -36,8 +38,9 @@ from privfair.federated.messages import (
     Tracked,
     Update,
 )
+from privfair.mechanisms.entropy import stream
 from privfair.runs.assembly import Simulation
-from privfair.util import FloatArray, stream
+from privfair.util import FloatArray
 
 FAR = 50.0
 STEP = 2e-4  # how far a step moves the parameters, in units of a clipped gradient: too little to change the gradients
@@ -137,7 +140,10 @@ def private_training(subject: Subject, simulation: Simulation, step: float = STE
     divisor = max(1.0, work.sampling_rate * float(subject.release_plan.records.max()))
     rate = step * divisor / work.max_grad_norm
     work = replace(work, divisor=divisor, learning_rate=rate, proximal=0.0, optimizer="sgd")
-    return replace(request, work=work, weight=1.0, participation=1.0, correct=False), work
+    gradient = request.gradient
+    if gradient is not None:  # made-up records have features of their own
+        gradient = replace(gradient, noise=replace(gradient.noise, count=simulation.model.parameters().size))
+    return replace(request, work=work, weight=1.0, participation=1.0, correct=False, gradient=gradient), work
 
 
 class UpdatesAttack(WorldsAttack):
@@ -145,7 +151,8 @@ class UpdatesAttack(WorldsAttack):
 
     The attacker is the server: it chooses parameters and step size, and sees every client's own update of every round,
     as without encryption or with the key. It looks along the part of the record's gradient that is orthogonal to the
-    gradients of the other records in the minibatches.
+    gradients of the other records in the minibatches. Where masked sums of gradients have noise in shares, it is the
+    server with other holders (`SharedWorlds`).
     """
 
     channel: ClassVar[str] = UPDATES
@@ -165,7 +172,7 @@ class UpdatesAttack(WorldsAttack):
         having = subject.records(rows)
         rows[OTHERS, 0] = -FAR
         lacking = subject.records(rows) if subject.replaces else having.take(np.arange(OTHERS))
-        self._worlds = Worlds(subject, self.channel, only_trained(having), only_trained(lacking))
+        self._worlds = worlds(subject, UPDATES, only_trained(having), only_trained(lacking), name=self.channel)
         self._cells = cells_of(self._worlds.present)
         simulation = self._worlds.simulation
         request, work = private_training(subject, simulation)
@@ -178,8 +185,12 @@ class UpdatesAttack(WorldsAttack):
         other = clipped_gradients(self._worlds.absent, values, objective, bound)[-1] if subject.replaces else -own
         self._direction = beside(own - other, common[None, :])
         share = float((own - other) @ self._direction) / (2 * bound)
-        self._steps = Steps.of(work, subject.replaces, share)
+        self._steps = [Steps.of(work, subject.replaces, share)]
         self._unit = work.learning_rate * bound * share / work.divisor
+        if request.gradient is not None:
+            one = replace(work, noise_multiplier=request.gradient.noise.alone.multiplier)
+            self._steps.append(Steps.of(one, subject.replaces, share))
+            self._unit = request.gradient.noise.steps * share
         request = replace(request, model=Parameters(values), objective=objective)
         self._requests = [replace(request, round=r) for r in range(subject.trainings)]
 
@@ -188,29 +199,39 @@ class UpdatesAttack(WorldsAttack):
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Whoever sees every update of the clients."""
-        return {"white-box": (0, 1, 2, 3, 4)}
+        """Whoever sees every update of the clients; with noise in shares two adversaries."""
+        return self._views("white-box", 5)
 
     def claim(self) -> Claimed:
         """Of all rounds."""
         return self._worlds.claim(self._requests, self._cells)
 
     def trial(self, present: Coins) -> FloatArray:
-        """Log-likelihood ratio of all updates; their sum along the direction; size; length; less the bystander's."""
-        rows = np.zeros((len(present), 5))
-        for number, request in enumerate(self._requests):
-            replies, other = self._worlds.ask(present, request, Update)
-            beside_it = 0.0 if other is None else self._seen(other)[0]
-            for row, reply in zip(rows, replies, strict=True):
-                seen, size = self._seen(reply)
-                row += [self._steps.log_ratio(seen), seen, size, len(reply.contribution), 0.0]
-                if number == 0:
-                    row[4] = seen - beside_it
-        return rows
+        """Log-likelihood ratio of all updates; their sum along the direction; size; length; less the bystander's.
 
-    def _seen(self, reply: Update) -> tuple[float, float]:
-        moved = -change(self._worlds.simulation, reply)[: self._direction.size]
-        return float(moved @ self._direction) / self._unit, float(moved @ moved)
+        All of them for each adversary.
+        """
+        rows = np.zeros((len(present), len(self._steps), 5))
+        for number, request in enumerate(self._requests):
+            messages = self._seen(present, request, Update, self._opened)
+            for row, message in zip(rows, messages, strict=True):
+                for numbers, steps, vector in zip(row, self._steps, message.vectors, strict=True):
+                    seen = self._along(vector)
+                    numbers += [steps.log_ratio(seen), seen, float(vector @ vector), message.length, 0.0]
+                    if number == 0:
+                        numbers[4] = seen - (0.0 if message.beside is None else self._along(message.beside))
+        return rows.reshape(len(present), -1)
+
+    def _opened(self, reply: Update) -> FloatArray:
+        return opened_update(self._worlds, reply)[: self._direction.size]
+
+    def _along(self, moved: FloatArray) -> float:
+        return -float(moved @ self._direction) / self._unit
+
+
+def opened_update(both: Worlds, reply: Update) -> FloatArray:
+    """The numbers in a client's update: its weighted change of parameters, or whole numbers with a share of noise."""
+    return in_the_open(reply.contribution) if isinstance(both, SharedWorlds) else change(both.simulation, reply)
 
 
 class TrackedAttack(UpdatesAttack):
@@ -260,10 +281,11 @@ class ClientsAttack(WorldsAttack):
 
     @staticmethod
     def why_not(subject: Subject) -> str | None:
-        """Only where whole clients are protected, each by all of its noise."""
+        """Only where whole clients are protected, each by all of its noise, or by shares under masks."""
         if subject.release_plan.client_updates is None:
             return "single records are protected (updates)"
-        return "noise comes in shares of several clients" if subject.release_plan.noise_is_shared else None
+        unmasked = subject.release_plan.noise_is_shared and subject.masks is None
+        return "noise comes in shares of several clients" if unmasked else None
 
     def __init__(self, subject: Subject) -> None:
         """The clients with either set of records, and the requests of all rounds."""
@@ -273,7 +295,7 @@ class ClientsAttack(WorldsAttack):
         end = np.zeros((4, FEATURES))
         end[:, 0] = FAR
         here, there = (only_trained(subject.records(rows)) for rows in (end, -end))
-        self._worlds = Worlds(subject, self.channel, here, there)
+        self._worlds = worlds(subject, self.channel, here, there)
         values = loud_parameters(self._worlds.present, Task(), updates.max_norm)
         work = LocalWork(epochs=1, batch_size=None, learning_rate=100.0 * updates.max_norm)
         request = planned(subject, self._worlds.simulation, UPDATES)
@@ -291,27 +313,32 @@ class ClientsAttack(WorldsAttack):
 
     @property
     def views(self) -> Mapping[str, tuple[int, ...]]:
-        """Whoever sees every update of the clients."""
-        return {"white-box": (0, 1, 2, 3)}
+        """Whoever sees every update of the clients; with noise in shares two adversaries."""
+        return self._views("white-box", 4)
 
     def claim(self) -> Claimed:
         """Of all rounds."""
         return self._worlds.claim(self._requests, [])
 
     def trial(self, present: Coins) -> FloatArray:
-        """All updates along the direction in which the two differ; the first; their length; less the bystander's."""
-        rows = np.zeros((len(present), 4))
-        for number, request in enumerate(self._requests):
-            replies, other = self._worlds.ask(present, request, Update)
-            for row, reply in zip(rows, replies, strict=True):
-                seen = self._seen(reply)
-                row += [seen, 0.0, len(reply.contribution), 0.0]
-                if number == 0:
-                    row[1], row[3] = seen, seen - (0.0 if other is None else self._seen(other))
-        return rows
+        """All updates along the direction in which the two differ; the first; their length; less the bystander's.
 
-    def _seen(self, reply: Update) -> float:
-        return float(change(self._worlds.simulation, reply) @ self._direction) - self._middle
+        All of them for each adversary.
+        """
+        rows = np.zeros((len(present), len(self.views), 4))
+        for number, request in enumerate(self._requests):
+            messages = self._seen(present, request, Update, lambda reply: opened_update(self._worlds, reply))
+            for row, message in zip(rows, messages, strict=True):
+                for numbers, vector in zip(row, message.vectors, strict=True):
+                    seen = self._along(vector)
+                    numbers += [seen, 0.0, message.length, 0.0]
+                    if number == 0:
+                        beside = 0.0 if message.beside is None else self._along(message.beside)
+                        numbers[1], numbers[3] = seen, seen - beside
+        return rows.reshape(len(present), -1)
+
+    def _along(self, vector: FloatArray) -> float:
+        return float(vector @ self._direction) - self._middle
 
 
 def _trained(client: Client, request: Any, values: FloatArray) -> FloatArray:

@@ -32,15 +32,14 @@ from privfair.audit.features import embedder_of
 from privfair.audit.scores import TINY, log_density
 from privfair.audit.updates import Steps, beside, change, clipped_gradients
 from privfair.channels.base import channel_of, respond
-from privfair.clients.objectives import all_scores
+from privfair.clients.client import all_scores
 from privfair.config import Config
 from privfair.datasets.records import ClientData
 from privfair.deployment.holder import Holder
 from privfair.deployment.protocol import Envelope, Value, byte_parts, read_sums, text
 from privfair.deployment.server import run_name, server_run
 from privfair.engines.local import InProcess
-from privfair.federated.codec import decode, decode_request
-from privfair.federated.exchange import Memory, singles
+from privfair.federated.exchange import Memory, decode, decode_request, singles
 from privfair.federated.messages import (
     Answered,
     Asked,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -20,21 +20,23 @@ from numpy.typing import NDArray
 
 from accountant import calibration
 from accountant.errors import InputError, Refused
-from accountant.events import Adjacency, Event, NotPrivate, Unit
+from accountant.events import Adjacency, Event, InShares, NotPrivate, Unit
 from accountant.spending import Spend
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.fairness.notions import Cells
-from privfair.federated.codec import carry
-from privfair.federated.exchange import Algorithm
+from privfair.federated.exchange import Algorithm, carry
 from privfair.federated.messages import Reply, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule, before_counts
+from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import Entropy
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.secure_aggregation import ServerAggregator
+from privfair.secure_aggregation.masked import open_totals, read_total
+from privfair.secure_aggregation.masks import Cohort
 
 NO_MODEL = Sealed(0, b"")  # in a planned request, until the server fills in its own
 MOST_RECORDS = 2**31  # what nobody has; sums of larger numbers would overflow
@@ -67,6 +69,9 @@ EXACT = Description("none: exact values leave the clients", "every round", event
 def by_several(noise: VectorNoise) -> str:
     """By how many clients together the noise is added, in words; nothing where every client adds all of it."""
     return f", by {noise.shares} clients together" if noise.shares > 1 else ""
+
+
+NoiseInShares = TypeVar("NoiseInShares", CountNoise, VectorNoise)
 
 
 class AgreedRun(Protocol):
@@ -243,6 +248,18 @@ class PriceList:
     adjacency: Adjacency
     cell_counts: NDArray[np.int64]
     unit: Unit = Unit.RECORD
+    cohort: Cohort | None = None  # of masked sums
+
+    def in_shares(self, noise: NoiseInShares, price: Callable[[NoiseInShares], Event]) -> Event:
+        """The event of a release with this noise; in shares under masks, also that of the client's own share alone.
+
+        Without masks a row has the noise of the whole sum, and the run's name says that it came in shares.
+        """
+        if noise.shares == 1 or self.cohort is None:
+            return price(noise)
+        return InShares(
+            price(noise), price(noise.alone), self.cohort.holders, self.cohort.colluders, self.cohort.smallest
+        )
 
     def spends(self, request: Request) -> tuple[Spend, ...]:
         """The rows of a reply to this request."""
@@ -330,14 +347,17 @@ class ReplyCheck:
         most_records: int = MOST_RECORDS,
         remote: Sequence[str] | None = None,
         replica: Replica | None = None,
+        masked: bool = False,
     ) -> None:
         """How many cells are counted, and how many numbers a contribution carries.
 
         `features`: who adds them, and how many a record has; None where none are shared. `groups`: how many each
         sensitive attribute has; None where nothing is asked by group. `most_records`: a count above it is refused.
         `remote`: the names of all clients, where they are on other machines, so that contributions must be readable as
-        theirs; `replica`: of a server that may open their updates, which must then be finite.
+        theirs; `replica`: of a server that may open their updates, which must then be finite. `masked`: whether
+        parts of totals are masked.
         """
+        self.masked = masked
         self.adder, self.cells, self.size, self.features = adder, cells, contribution_size, features
         self.groups, self.most_records, self.remote, self.replica = groups, most_records, remote, replica
 
@@ -349,6 +369,15 @@ class ReplyCheck:
             raise InputError(f"reply of client {client!r}", f"must be {expected.__name__}", type(reply).__name__)
         channel.check_reply(request, reply, client, self)
         return reply
+
+    def require_part_of_total(self, part: bytes | None, beside: int, name: str) -> None:
+        """Raise unless a reply is a part of a total and nothing else."""
+        if part is None or beside:
+            raise InputError(name, "must be a part of a total, and nothing else", "numbers")
+        if self.masked:
+            read_total(part, name)
+        else:
+            open_totals({0: part})
 
     def require_readable(
         self, adder: ServerAggregator, message: bytes, weight: float, name: str, who: str, number: int

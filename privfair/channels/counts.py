@@ -17,6 +17,7 @@ from privfair.config import Config
 from privfair.federated.messages import Counts, CountsRequest
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
+from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import Entropy
 
 COUNTS = CountsRequest.channel
@@ -36,16 +37,20 @@ class CountsChannel(Channel[CountsRequest, Counts]):
         return CountsRequest(release_plan.counting)
 
     def respond(self, request: CountsRequest, client: Client, entropy: Entropy) -> Counts:
-        """Exact or noisy; the total is the cells' sum where they add up to it."""
+        """Exact or noisy; the total is the cells' sum where they add up to it. With shares: a part of a masked sum."""
         cells = client.data.cells
         reported = cells.tell(client.data.membership)
+        if request.noise is not None and request.noise.shares > 1:
+            part = request.noise.release(reported, entropy)
+            return Counts(0, np.zeros(0, dtype=np.int64), client.part_of_total(part, self.name))
         return Counts(*cells.read(reported if request.noise is None else request.noise.release(reported, entropy)))
 
     def spends(self, request: CountsRequest, holder: PriceList) -> tuple[Spend, ...]:
         """One row: a record moves one count of every set that it is in."""
         event: Event
         if request.noise is not None:
-            event = request.noise.event(holder.cells.count_overlap, holder.adjacency)
+            overlap = holder.cells.count_overlap
+            event = holder.in_shares(request.noise, lambda noise: noise.event(overlap, holder.adjacency))
         else:  # replacing a record within its cell moves no count
             event = Nothing() if holder.adjacency is Adjacency.REPLACE_ONE else NotPrivate()
         return (holder.row(request, event),)
@@ -62,6 +67,11 @@ class CountsChannel(Channel[CountsRequest, Counts]):
     def check_reply(self, request: CountsRequest, reply: Counts, client: str, form: ReplyCheck) -> None:
         """Whole numbers within bounds; exact ones are not negative."""
         name, cells = f"counts of client {client!r}", np.asarray(reply.cells)
+        if request.noise is not None and request.noise.shares > 1:
+            form.require_part_of_total(reply.contribution, cells.size + int(reply.records), name)
+            return
+        if reply.contribution is not None:
+            raise InputError(name, "must be numbers", "a part of a total")
         if cells.shape != (form.cells,) or not np.issubdtype(cells.dtype, np.integer):
             raise InputError(name, f"must be {form.cells} whole numbers", f"{cells.dtype} of shape {cells.shape}")
         everything = [int(reply.records), *(int(count) for count in cells)]
@@ -75,5 +85,14 @@ class CountsChannel(Channel[CountsRequest, Counts]):
         if noise is None:
             public = config.privacy.counts == "public"
             return Description("none: public", "once, all records") if public else None
-        facts = {"mechanism": noise.kind, "scale": noise.scale, "unit": "records"}
-        return Description(f"{noise.kind}, {noise.scale:.3g} records", "once, all records", facts)
+        return described(noise, "once, all records")
+
+
+def described(noise: CountNoise, sampling: str) -> Description:
+    """Noise of counts, or of their totals, for people."""
+    facts: dict[str, Any] = {"mechanism": noise.kind, "scale": noise.scale, "unit": "records"}
+    if noise.shares > 1:
+        facts |= {"shares": noise.shares, "of": "totals over all clients"}
+        text = f"{noise.kind}, {noise.scale:.3g} records on totals, by {noise.shares} clients together"
+        return Description(text, sampling, facts)
+    return Description(f"{noise.kind}, {noise.scale:.3g} records", sampling, facts)

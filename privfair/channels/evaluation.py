@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant import calibration
 from accountant.errors import InputError
@@ -22,9 +24,9 @@ from privfair.channels.base import (
     ReplyCheck,
     require,
 )
+from privfair.channels.counts import described
 from privfair.channels.workload import PrivateRun, Sampling, Workload
-from privfair.clients.client import Client
-from privfair.clients.objectives import confusion_tables, measure
+from privfair.clients.client import Client, confusion_tables, measure
 from privfair.config import Config
 from privfair.federated.messages import EvaluateRequest, Evaluation, MeasureRequest, Measures
 from privfair.federated.release_plan import ReleasePlan
@@ -52,11 +54,16 @@ class EvaluationChannel(Channel[EvaluateRequest, Evaluation]):
         """One table for each sensitive attribute."""
         client.model.load(client.replica.result_at(request.model))
         tables = confusion_tables(client.test_data.each_record_alone, client.model, client.groups)
+        if request.noise.shares > 1:
+            part = request.noise.release(np.concatenate([table.ravel() for table in tables]), entropy)
+            return Evaluation((), client.part_of_total(part, self.name))
         return Evaluation(tuple(request.noise.release(table, entropy) for table in tables))
 
     def spends(self, request: EvaluateRequest, holder: PriceList) -> tuple[Spend, ...]:
         """One row: a record is in one table for each attribute."""
-        return (holder.row(request, request.noise.event(holder.cells.attributes, holder.adjacency)),)
+        overlap = holder.cells.attributes
+        event = holder.in_shares(request.noise, lambda noise: noise.event(overlap, holder.adjacency))
+        return (holder.row(request, event),)
 
     def worst_case(
         self, run: PrivateRun, sampling: Sampling | None = None, noise: Any = None, *, fixed: bool = True
@@ -70,6 +77,11 @@ class EvaluationChannel(Channel[EvaluateRequest, Evaluation]):
     def check_reply(self, request: EvaluateRequest, reply: Evaluation, client: str, form: ReplyCheck) -> None:
         """Tables of whole numbers within bounds."""
         name = f"evaluation of client {client!r}"
+        if request.noise.shares > 1:
+            form.require_part_of_total(reply.contribution, len(reply.confusion), name)
+            return
+        if reply.contribution is not None:
+            raise InputError(name, "must be numbers", "a part of a total")
         found = [np.asarray(table) for table in reply.confusion]
         if form.groups is not None:
             wanted = [(groups, 2, 2) for groups in form.groups]
@@ -82,10 +94,15 @@ class EvaluationChannel(Channel[EvaluateRequest, Evaluation]):
     def describe(self, release_plan: ReleasePlan, config: Config, work: Workload) -> Description | None:
         """Its noise, in records."""
         noise = release_plan.evaluation
-        if noise is None:
-            return None
-        facts = {"mechanism": noise.kind, "scale": noise.scale, "unit": "records"}
-        return Description(f"{noise.kind}, {noise.scale:.3g} records", "once, test records", facts)
+        return None if noise is None else described(noise, "once, test records")
+
+
+def tables(values: NDArray[np.int64], groups: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
+    """Confusion counts of every attribute, (groups, label, decision), from all of them in one row."""
+    ends = np.cumsum([4 * count for count in groups])
+    if values.size != ends[-1]:
+        raise InputError("totals of the evaluation", f"must be {ends[-1]} numbers", values.size)
+    return tuple(part.reshape(-1, 2, 2) for part in np.split(values, ends[:-1]))
 
 
 class MeasuresChannel(Channel[MeasureRequest, Measures]):

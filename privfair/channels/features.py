@@ -45,7 +45,7 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
         planned = release_plan.embedding
         if number is None or (planned is None and schedule.exact != "features"):
             return None
-        if client not in shares_features(release_plan):
+        if not shares_features(release_plan)[client]:
             return None
         noise = None if planned is None else planned.noise
         return EmbeddingsRequest(number, NO_MODEL, takes_part(release_plan)[client], noise)
@@ -73,8 +73,9 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
             return (holder.row(request, NotPrivate()),)
         if holder.unit is Unit.CLIENT:
             times = vectors_moved(request.cells, holder.cell_counts)
-            return (holder.row(request, _client_event(request.release, times)),)
-        event = request.release.event(holder.adjacency)
+            event = holder.in_shares(request.release, lambda noise: _client_event(noise, times))
+            return (holder.row(request, event),)
+        event = holder.in_shares(request.release, lambda noise: noise.event(holder.adjacency))
         rows = [holder.row(request, event, group=holder.labels[cell]) for cell in np.flatnonzero(request.cells)]
         return tuple(rows) or (holder.row(request, Nothing()),)
 

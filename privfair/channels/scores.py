@@ -38,7 +38,7 @@ from privfair.fairness.tracking import largest_remainder_quotas, random_quotas
 from privfair.federated.messages import ScoreRelease, Scores, ScoresRequest
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
-from privfair.mechanisms.entropy import Entropy
+from privfair.mechanisms.entropy import Entropy, stream
 from privfair.mechanisms.score_release import (
     ScoreNoise,
     fixed_scores,
@@ -46,7 +46,7 @@ from privfair.mechanisms.score_release import (
     poisson_scores,
     poisson_scores_event,
 )
-from privfair.util import FloatArray, stream
+from privfair.util import FloatArray
 
 PREDICTIONS = ScoresRequest.channel
 

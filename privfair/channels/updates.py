@@ -7,11 +7,13 @@ DP-SGD protects single records: every step clips each record's gradient and adds
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant import calibration
 from accountant.errors import InputError
@@ -35,7 +37,7 @@ from privfair.channels.base import (
 )
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
-from privfair.clients.training import Trained, train_locally, train_privately
+from privfair.clients.training import Trained, sum_gradients, train_locally, train_privately
 from privfair.config import Config
 from privfair.fairness.tracking import SealedFeatures, SharedScores
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, takes_part
@@ -52,10 +54,10 @@ from privfair.federated.messages import (
 )
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
-from privfair.mechanisms.entropy import Entropy
-from privfair.mechanisms.vector_release import VectorNoise
+from privfair.mechanisms.entropy import Entropy, stream
+from privfair.mechanisms.vector_release import LEAST_NOISE, SMOOTHING, VectorNoise
 from privfair.models import torch_seeded
-from privfair.util import FloatArray, stream
+from privfair.util import FloatArray
 
 UPDATES = TrainRequest.channel
 OBJECTIVES: dict[str, type] = {
@@ -84,10 +86,10 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         Where the algorithm has weights of its own, or wants a snapshot, the server fills in those as well.
         """
         clients = len(release_plan.records)
-        cohort = () if number is None else schedule.cohort(number, clients)
-        if number is None or client not in cohort or not release_plan.records[client] > 0:
+        takes_part = release_plan.cohort is not None or release_plan.records[client] > 0
+        if number is None or not schedule.trains(client, number, clients) or not takes_part:
             return None
-        participation = len(cohort) / clients
+        participation = schedule.cohort_size(clients) / clients
         return TrainRequest(
             round=number,
             model=NO_MODEL,
@@ -97,6 +99,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             participation=participation,
             correct=schedule.correct,
             release=release_plan.release(client),
+            gradient=release_plan.gradient,
         )
 
     # ---- at the client
@@ -136,16 +139,20 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
     ) -> Update:
         """What is sent after local training, whoever computed it.
 
-        With SCAFFOLD's new control variate (option II) where asked for, which the client keeps.
+        With SCAFFOLD's new control variate (option II) where asked for, which the client keeps. Gradients that are
+        summed in whole numbers go down: their sum's negative leaves, and whoever opens the sum knows the step size.
         """
         start, replica = at.values, client.replica
-        if request.release is not None:
+        noisy: NDArray[np.int64] | None = None
+        if request.gradient is not None:
+            if trained.gradients is None:
+                raise InputError("training", "must have summed gradients in whole numbers", "another training")
+            noisy = request.gradient.message(-trained.gradients, entropy)
+        elif request.release is not None:
             with np.errstate(over="ignore", invalid="ignore"):  # must not raise: an error would reveal something
-                delta = trained.parameters - start
-            sent = replica.noisy_contribution(
-                delta, request.release, entropy, client=client.index, round_number=request.round
-            )
-            return Update(sent)
+                noisy = request.release.message(trained.parameters - start, entropy)
+        if noisy is not None:
+            return Update(replica.noisy_contribution(noisy, client=client.index, round_number=request.round))
         delta = trained.parameters - start
         control = None
         if shift is not None and client.control is not None and at.control is not None:
@@ -171,9 +178,14 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         """One row: of every step of DP-SGD, or of the whole update."""
         work, release = request.work, request.release
         if release is not None:  # of the largest weight, whatever its own: nobody pays more
-            return (holder.row(request, release.noise.event(holder.adjacency, Unit.CLIENT)),)
+            event = holder.in_shares(release.noise, lambda noise: noise.event(holder.adjacency, Unit.CLIENT))
+            return (holder.row(request, event),)
         if not isinstance(work, PrivateWork):
             return (holder.row(request, NotPrivate()),)
+        if request.gradient is not None:
+            rate = work.sampling_rate
+            event = holder.in_shares(request.gradient.noise, lambda noise: sum_event(rate, noise, holder.adjacency))
+            return (holder.row(request, event),)
         event = step_event(work.sampling_rate, work.noise_multiplier, holder.adjacency)
         return (holder.row(request, event, count=work.steps),)
 
@@ -190,6 +202,9 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         if plan is None:
             if sampling is None:
                 return None
+            if run.work.gradients is not None and fixed:
+                event = sum_event(sampling.sampling_rate, noise, run.adjacency, run.work.gradients.count)
+                return calibration.Channel(self.name, event, trainings, fixed=True)
             event = step_event(sampling.sampling_rate, noise, run.adjacency)
             return calibration.Channel(self.name, event, trainings * sampling.steps, fixed=fixed)
         if fixed:
@@ -212,7 +227,8 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             exact = not isinstance(value, float) or (isinstance(agreed, PrivateWork) and name in NOISE)
             same = given == value if exact else close(given, value)
             require(same, f"The training is not asked for as agreed: {name} is {given}, and was to be {value}.")
-        require(found.release == planned.release, "The training is not asked for as agreed: clipping and noise.")
+        same = (found.release, found.gradient) == (planned.release, planned.gradient)
+        require(same, "The training is not asked for as agreed: clipping and noise.")
         same = found.participation == planned.participation
         require(same, "The training is not asked for as agreed: participation.")
         require(found.correct == planned.correct, "The training is not asked for as agreed: control variates.")
@@ -228,7 +244,8 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         """A contribution of the right size; from another machine one that can be added, and, if opened, is finite."""
         name = f"contribution of client {client!r}"
         form.adder.check(reply.contribution, form.size, name)
-        weight = request.weight if request.release is None else 1.0  # with noise, the weight is in the numbers
+        whole = request.release is not None or request.gradient is not None
+        weight = 1.0 if whole else request.weight  # of whole numbers with noise, the weight is in the numbers
         form.require_readable(form.adder, reply.contribution, weight, name, client, request.round)
         if form.replica is not None:
             change = form.replica.aggregator.open(reply.contribution)
@@ -257,6 +274,23 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             )
         if u is None:
             return EXACT if config.privacy.updates == "none" else None
+        if u.gradient is not None:
+            shared = u.gradient.noise
+            facts = {
+                "mechanism": "gaussian (DP-SGD on the sum of all clients' gradients; integers)",
+                "noise_multiplier": u.noise_multiplier,
+                "max_grad_norm": u.max_grad_norm,
+                "sampling_rate": u.sampling_rate,
+                "steps_per_round": 1,
+                "parameters": shared.count,
+                "grid_step": u.max_grad_norm / shared.steps,
+                "shares": shared.shares,
+            }
+            return Description(
+                f"gaussian, {u.noise_multiplier:.3g} × clipping at {u.max_grad_norm:g}{by_several(shared)}",
+                f"{work.most_trainings} × 1 step on the sum, rate {u.sampling_rate:.3g}",
+                facts,
+            )
         facts = {
             "mechanism": f"gaussian (DP-SGD, {'stacked engine' if config.run.engine == 'stacked' else 'Opacus'})",
             "noise_multiplier": u.noise_multiplier,
@@ -272,10 +306,12 @@ def _trained(
     request: TrainRequest, client: Client, start: FloatArray, shift: FloatArray | None, entropy: Entropy
 ) -> Trained:
     """Where the client's own training ends."""
-    if isinstance(request.work, PrivateWork):
+    if isinstance(request.work, PrivateWork) or request.gradient is not None:
         # Whoever knew the masks of dropout would see one record shift those of all after it: they are secret, too.
         seed = secrets.randbits(128) if entropy.claim else client.seed
         with torch_seeded(seed, "module", request.round, client.index):
+            if request.gradient is not None:
+                return sum_gradients(request, start, client.data, client.model, entropy)
             return train_privately(request, start, client.data, client.model, entropy, shift)
     if not len(client.data.records):  # nothing to learn from: no step, whatever was asked
         return Trained(start, 0, None)
@@ -289,6 +325,30 @@ def step_event(sampling_rate: float, noise_multiplier: float, adjacency: Adjacen
     if adjacency is Adjacency.ADD_OR_REMOVE:
         return PoissonSampled(sampling_rate, Gaussian(noise_multiplier, 1.0, adjacency))
     return PoissonSampled(sampling_rate, Gaussian(noise_multiplier, 2.0, adjacency), presence_sensitivity=1.0)
+
+
+def sum_event(sampling_rate: float, noise: VectorNoise | float, adjacency: Adjacency, count: int = 0) -> Event:
+    """One step of DP-SGD whose noise is whole numbers: what `step_event` costs with a little less noise.
+
+    Discrete noise of σ steps costs at most what Gaussian noise of √(σ² − 4) steps does (see
+    `mechanisms.vector_release`), and shares have 16 steps or more. Before the grid is known, `count`, the number of
+    parameters, bounds it: a grid has 16·√count steps in a clipping norm or more, so that √(z² − 1/(64·count)) is left
+    of a multiplier of z.
+    """
+    if isinstance(noise, VectorNoise):
+        multiplier, smoothed = noise.multiplier, (SMOOTHING / noise.steps) ** 2
+    else:
+        multiplier, smoothed = noise, (SMOOTHING / LEAST_NOISE) ** 2 / count
+    if not multiplier**2 > 2 * smoothed:
+        raise InputError("noise multiplier of updates", f"must be above {math.sqrt(2 * smoothed):g}", multiplier)
+    left = math.sqrt(multiplier**2 - smoothed)
+    return step_event(sampling_rate, math.nextafter(left, 0.0), adjacency)
+
+
+def multiplier_for(needed: float, count: int) -> float:
+    """The multiplier of discrete noise whose `sum_event` has at least the needed one, for so many parameters."""
+    found = max(math.sqrt(needed**2 + (SMOOTHING / LEAST_NOISE) ** 2 / count), SMOOTHING / math.sqrt(count) / 8)
+    return found * (1 + 1e-12)
 
 
 def _require_objective(objective: Objective, release_plan: ReleasePlan, run: AgreedRun) -> None:

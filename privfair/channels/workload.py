@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from accountant.events import Adjacency, Neighbouring, Unit
 from privfair.config import PrivacyConfig
 from privfair.fairness.notions import Cells
 from privfair.fairness.tracking import EmbeddingPlan
-from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for
-from privfair.mechanisms.vector_release import UpdatePlan
+from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for, shared_scale_for
+from privfair.mechanisms.vector_release import GradientPlan, UpdatePlan
+from privfair.secure_aggregation.masks import MODULUS, Cohort
 from privfair.util import FloatArray
 
 COUNT_DELTA = 0.1  # two phases, Gaussian counts: the part of δ that counts may use
@@ -35,6 +36,11 @@ class Workload:
     kernel: str = "energy"
     embedding: EmbeddingPlan | None = None  # None: scores are shared, not features of them
     updates: UpdatePlan | None = None  # where whole clients are protected; None: records are
+    gradients: GradientPlan | None = None  # where a round is one step of DP-SGD on the sum of all clients' gradients
+    cohort: Cohort | None = None  # of masked sums; None: contributions are not masked
+    counts_in_shares: bool = False  # counts and evaluation are totals, whose noise comes in shares
+    learning_rate: float = 0.0
+    learning_rate_decay: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class PrivateRun:
     cells: Cells
     count_releases: int = 1  # more than one after a crash that lost counts
     public_counts: NDArray[np.int64] | None = None  # (clients, cells), where the owner declared them public
+    own_share: bool = False  # price counts and evaluation by one share of their noise, where it comes in shares
     released_delta: float | None = None  # δ′, where the released number of records needs a smaller one than configured
 
     @property
@@ -82,7 +89,7 @@ class PrivateRun:
     def one_phase(self) -> bool:
         """Whether the plan is fixed before the first release; public counts are known to everybody beforehand."""
         c = self.config
-        updates = c.updates == "none" or c.sampling_rate is not None
+        updates = c.updates == "none" or c.sampling_rate is not None or self.work.gradients is not None
         scores = not self.noisy_sharing or c.prediction_rate is not None or self.work.embedding is not None
         return c.counts == "public" or (updates and scores)
 
@@ -91,14 +98,18 @@ class PrivateRun:
         """Whether scores, or sums of their features, are shared with noise."""
         return self.work.shares_scores and self.config.predictions != "none"
 
+    @property
+    def alone(self) -> Self:
+        """The same run where only a client's own share of noise in shares hides its counts."""
+        return replace(self, own_share=True)
+
     @cached_property
     def count_noise(self) -> CountNoise | None:
         """The noise of counts: given, or from its share of ε."""
         c = self.config
         if c.counts == "public":
             return None
-        scale = c.count_noise or self._scale(c.counts, c.count_share, self.cells.count_overlap, "count_noise")
-        return CountNoise(c.counts, scale)
+        return self._counts(c.counts, c.count_noise, c.count_share, self.cells.count_overlap, "count_noise")
 
     @cached_property
     def evaluation_noise(self) -> CountNoise | None:
@@ -106,17 +117,24 @@ class PrivateRun:
         c = self.config
         if c.evaluation == "none":
             return None
-        scale = c.evaluation_noise
-        if scale is None:
-            overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
-            scale = self._scale(c.evaluation, c.evaluation_share, overlap, "evaluation_noise")
-        return CountNoise(c.evaluation, scale)
+        overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
+        return self._counts(c.evaluation, c.evaluation_noise, c.evaluation_share, overlap, "evaluation_noise")
 
-    def _scale(self, kind: Literal["laplace", "gaussian"], share: float, overlap: int, key: str) -> float:
+    def _counts(
+        self, kind: Literal["laplace", "gaussian"], given: float | None, share: float, overlap: int, key: str
+    ) -> CountNoise:
+        """The noise of counts: given, or what makes them cost their share of ε; with totals, in shares."""
+        cohort, delta = self.work.cohort, self.config.delta * COUNT_DELTA
+        if self.work.counts_in_shares and cohort is not None:
+            most, shares = _most_counted(cohort.holders), cohort.honest
+            scale = given or shared_scale_for(self.target(key) * share, delta, overlap, shares, most)
+            noise = CountNoise("gaussian", scale, shares, most)
+            return noise.alone if self.own_share else noise
+        if given is not None:
+            return CountNoise(kind, given)
         target = self.target(key) * share
-        if kind == "laplace":
-            return laplace_scale_for(target, overlap)
-        return gaussian_scale_for(target, self.config.delta * COUNT_DELTA, overlap)
+        scale = laplace_scale_for(target, overlap) if kind == "laplace" else gaussian_scale_for(target, delta, overlap)
+        return CountNoise(kind, scale)
 
     def target(self, missing: str) -> float:
         """The configured ε; without one the noise named `missing` cannot follow from it, which is an error."""
@@ -124,3 +142,8 @@ class PrivateRun:
             rule = "must be given, or privacy.epsilon, from which it follows"
             raise InputError(f"privacy.{missing}", rule, None)
         return self.config.epsilon
+
+
+def _most_counted(clients: int) -> int:
+    """What a client may count of its records in a sum of bounded integers, on the grid of totals and beside noise."""
+    return MODULUS // 4 // clients // 64

@@ -17,7 +17,7 @@ from accountant.errors import InputError, NotThere
 from privfair.cli.console import Console, escape, full_disk_behind
 from privfair.cli.ledger import JsonOption, KeyOption, LedgerOption, json_number, load_key, open_ledger, percent, shown
 from privfair.cli.statements import Statement, compared, read_statements
-from privfair.reports.audit_remarks import largest_first, line_name, remarks, time_window
+from privfair.reports.audit_remarks import beyond, largest_first, line_name, remarks, time_window
 
 if TYPE_CHECKING:
     from accountant.audit import AuditReport, BudgetChange, DatasetAudit, Line, NotedHead
@@ -310,6 +310,12 @@ def _dataset(dataset: DatasetAudit) -> dict[str, Any]:
         "delta": dataset.delta,
         "epsilon": _epsilon(dataset.epsilon),
         "rdp_for_pld": dataset.rdp_for_pld,
+        "collusion": None
+        if dataset.collusion is None
+        else {
+            "cohorts": [{"n": n, "colluders": k, "smallest_cohort": c} for n, k, c in dataset.collusion.cohorts],
+            "epsilon_beyond": _epsilon(beyond(dataset)),
+        },
         "remarks": remarks(dataset),
         "releases": dataset.releases,
         "budget": _budget(dataset),

@@ -90,7 +90,8 @@ def print_findings(console: Console, found: Findings) -> None:
     table.add_row()
     table.add_row("[bold]whole plan[/]", "", f"[bold]{_down(found.lower)}[/]", f"[bold]{shown(found.planned)}[/]")
     if found.collusion is not None:
-        table.add_row("", "server and client", _down(found.collusion[0]), shown(found.collusion[1]))
+        pooled = next(one.adversary for one in found.findings if one.pooled is not None)
+        table.add_row("", pooled, _down(found.collusion[0]), shown(found.collusion[1]))
     console.print(table)
     clients = max((one.clients for one in found.findings), default=1)
     if clients > 1:
@@ -104,10 +105,12 @@ def print_findings(console: Console, found: Findings) -> None:
         console.print(f"{escape(name)}: {escape(reason)}", style="dim", soft_wrap=True)
     console.print(f"[bold]{escape(found.sentence)}[/]", soft_wrap=True)
     console.print(f"[bold {VERDICT_COLOURS[found.outcome]}]{escape(found.verdict)}[/]", soft_wrap=True)
-    from privfair.audit.findings import NOT_SHOWN
+    from privfair.audit.findings import COLLUDERS, NOT_SHOWN, SHARED_NOISE
 
+    masked = any(one.adversary == COLLUDERS for one in found.findings)
     for line in (
         "White-box: every message of the client, and the models between. Black-box: the final model alone.",
+        *((SHARED_NOISE,) if masked else ()),
         "p: how likely such guesses are at most if the claim holds. Violated: p is below this attack's part of the "
         "false alarms, or ε ≥ exceeds the claim. Inconclusive: right more often than allowed; chance can explain it.",
         "Trials: of either dataset together, times the clients that are attacked in each.",

@@ -18,27 +18,30 @@ app = typer.Typer(no_args_is_help=True, help="Key pairs for encrypted aggregatio
 @app.command()
 def new(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the key files.")],
-    scheme: Annotated[str, typer.Option(help="bfv: exact sums. ckks: approximate sums, larger messages.")] = "bfv",
+    scheme: Annotated[
+        str,
+        typer.Option(help="bfv: exact sums. ckks: approximate sums, larger messages. masked: masks, small messages."),
+    ] = "bfv",
     as_json: JsonOption = False,
 ) -> None:
     """Make a key pair: client.key for every client, server.key for the server. Nothing is overwritten.
 
     Example: privfair keys new keys/
     """
-    from privfair.secure_aggregation.keys import FILE_NAMES, SINGLE_KEY_WARNING, new_keys
+    from privfair.secure_aggregation.keys import FILE_NAMES, key_warning, new_keys
 
     keys = new_keys(scheme)
     keys.save(directory)
     files = {role: str(directory / name) for role, name in FILE_NAMES.items()}
     if as_json:
-        about = {"scheme": scheme, "key_id": keys.client.key_id, **files, "warning": SINGLE_KEY_WARNING}
+        about = {"scheme": scheme, "key_id": keys.client.key_id, **files, "warning": key_warning(scheme)}
         print(json.dumps(about))
         return
     console = Console(soft_wrap=True)
     console.print(f"{scheme} keys {keys.client.key_id}", markup=False)
     console.print(f"  {files['client']}: SECRET. To every client and to nobody else; keep its mode 0600.", markup=False)
     console.print(f"  {files['server']}: public. To the server, which can add with it and open nothing.", markup=False)
-    console.print(f"[bold yellow]warning:[/] {SINGLE_KEY_WARNING}")
+    console.print(f"[bold yellow]warning:[/] {key_warning(scheme)}")
 
 
 @app.command()

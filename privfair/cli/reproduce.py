@@ -31,7 +31,8 @@ def reproduce(
         str,
         typer.Argument(
             help="synthetic, communities, compas, samples, convergence, heterogeneity, heterogeneity-sizes; beyond the "
-            "paper: private, trackers-compas, trackers-adult, trackers-communities."
+            "paper: private, trackers-compas, trackers-adult, trackers-communities, secure-sums, secure-sums-adult, "
+            "secure-sums-compas."
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer values, seeds and steps: a few minutes.")] = False,
@@ -40,7 +41,8 @@ def reproduce(
         typer.Option("--set", help="section.key=value for every run, for example federation.local_epochs=10"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="Runs of each point. Default: 10, as in the paper; trackers: 20.", min=1)
+        int | None,
+        typer.Option(help="Runs of each point. Default: 10, as in the paper; trackers and secure sums: 20.", min=1),
     ] = None,
     out: Annotated[
         Path | None,

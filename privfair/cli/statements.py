@@ -46,13 +46,15 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
         f"ε = {_epsilon(epsilon['pld'])} by PLD, {_epsilon(epsilon['rdp'])} by RDP, at δ = {privacy['delta']:g}; "
         f"neighbours: {privacy['neighbours']}.",
     )
-    if privacy.get("collusion"):
-        pooled = privacy["collusion"]["server_and_one_client"]
-        _print_indented(
-            console,
-            f"ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP against the server with one "
-            "client, who together can open single vectors.",
+    if collusion := privacy.get("collusion"):
+        masked = "epsilon_beyond" in collusion
+        pooled = collusion["epsilon_beyond" if masked else "server_and_one_client"]
+        whom = (
+            f"if more than {collusion['colluders']} of the {collusion['n']} data holders collude with the server."
+            if masked
+            else "against the server with one client, who together can open single vectors."
         )
+        _print_indented(console, f"ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP {whom}")
     planned = privacy.get("epsilon_of_plan", {}).get("pld")
     if privacy["epsilon_of"] == "plan":
         text = "This is the planned upper bound; actual spending depends on the noisy counts, or on who responded."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,21 +13,26 @@ from numpy.typing import NDArray
 from torch import nn
 
 from accountant.errors import InputError, require_finite, require_positive
-from privfair.clients.objectives import TrainingData, build_losses, couples_records
+from privfair.clients.client import TrainingData, build_losses, couples_records
 from privfair.federated.messages import LocalWork, PrivateWork, TrainRequest
 from privfair.mechanisms.entropy import Entropy, require_rate
+from privfair.mechanisms.vector_release import GradientRelease
 from privfair.models import FlatModel, torch_seeded
-from privfair.per_record import require_summable
+from privfair.per_record import require_summable, whole_sum
 from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Where local training ended, in how many steps, and where it was at the asked moment."""
+    """Where local training ended, in how many steps, and where it was at the asked moment.
+
+    `gradients`: where that is what leaves, the sum of clipped gradients at the start, in whole numbers, without noise.
+    """
 
     parameters: FloatArray
     steps: int
     snapshot: FloatArray | None
+    gradients: NDArray[np.int64] | None = None
 
 
 class Adam:
@@ -171,25 +177,59 @@ def train_privately(
     alone, to the last bit (see `per_record`): perceptrons have layers for that, and any other module gets one
     record at a time.
     """
-    from privfair.clients.opacus_engine import NoisyMean, PerExampleGradients  # takes seconds to import
+    from privfair.clients.opacus_engine import NoisyMean  # takes seconds to import
 
     work = _checked(request)
+    with _gradients_of_records(request, parameters, data, model) as gradients:
+        moving = model.flat.double()
+        descent = Descent(moving, work, shift, total=work.steps, snapshot_at=request.snapshot_at)
+        noisy_mean = NoisyMean(moving.numel(), work, entropy)
+        for positions in _minibatches(len(data.y), work, entropy):
+            descent.step(noisy_mean.of(gradients(positions)))
+            model.flat.copy_(moving)
+    return descent.trained(model.flat.dtype)
+
+
+def sum_gradients(
+    request: TrainRequest, parameters: FloatArray, data: TrainingData, model: FlatModel, entropy: Entropy
+) -> Trained:
+    """The sum of a sample's clipped gradients in whole numbers: one step of DP-SGD up to noise, which nobody has taken.
+
+    Records, sample, clipping and what counts as 0 are those of `train_privately`; one record moves the sum by a vector
+    of length `noise.steps` at most, exactly. The message gets its noise when it leaves, from the same entropy.
+    """
+    work, release = checked_gradient(request, parameters.size)
+    total = np.zeros(parameters.size, dtype=np.int64)
+    with _gradients_of_records(request, parameters, data, model) as gradients:
+        for positions in _minibatches(len(data.y), work, entropy):  # one
+            for part in gradients(positions):
+                total += whole_sum(part.contiguous().numpy(), float(release.max_grad_norm), release.noise.steps)
+    return Trained(parameters, work.steps, None, total)
+
+
+@contextmanager
+def _gradients_of_records(
+    request: TrainRequest, parameters: FloatArray, data: TrainingData, model: FlatModel
+) -> Iterator[Callable[[torch.Tensor], Iterator[torch.Tensor]]]:
+    """Within it, for some positions the gradients of their records at the model's parameters, in one part or several.
+
+    The model begins at `parameters`, and whoever moves it moves what is computed next.
+    """
+    from privfair.clients.opacus_engine import PerExampleGradients  # takes seconds to import
+
     require_summable(len(data.y))
     data = data.each_record_alone
     model.load(parameters)
-    moving = model.flat.double()
-    descent = Descent(moving, work, shift, total=work.steps, snapshot_at=request.snapshot_at)
     losses = build_losses(request.objective, data, model)
-    noisy_mean = NoisyMean(moving.numel(), work, entropy)
-    x = _finite(data.x)
-    rows = max(1, _GRADIENTS_AT_ONCE // moving.numel())
+    x, size = _finite(data.x), model.flat.numel()
+    rows = max(1, _GRADIENTS_AT_ONCE // size)
     model.module.train()
     gradients = PerExampleGradients(model.module, model.trainable)
 
     def parts(positions: torch.Tensor) -> Iterator[torch.Tensor]:
         for batch in positions.split(rows):
             if not len(batch):
-                yield moving.new_zeros(0, moving.numel())
+                yield torch.zeros(0, size, dtype=torch.float64)
             elif model.widths is not None:
                 yield gradients.of(losses(batch, model.outputs(x[batch])))
             else:
@@ -198,13 +238,10 @@ def train_privately(
 
     try:
         with model.each_record_alone():
-            for positions in _minibatches(len(data.y), work, entropy):
-                descent.step(noisy_mean.of(parts(positions)))
-                model.flat.copy_(moving)
+            yield parts
     finally:
         gradients.cleanup()
         model.module.eval()
-    return descent.trained(model.flat.dtype)
 
 
 def _finite(x: torch.Tensor) -> torch.Tensor:
@@ -245,6 +282,27 @@ def _checked(request: TrainRequest) -> PrivateWork:
     require_finite("learning_rate", work.learning_rate)
     require_positive("divisor", work.divisor, "It is the planned size of a minibatch.")
     return work
+
+
+def checked_gradient(request: TrainRequest, size: int) -> tuple[PrivateWork, GradientRelease]:
+    """The work and the release of one step of DP-SGD in whole numbers, if the request is for that and nothing else."""
+    work, release = _checked(request), request.gradient
+    if release is None:
+        raise InputError("request", "must say how gradients are summed in whole numbers", "no release of gradients")
+    rule = "must be {} where gradients are summed in whole numbers"
+    for name, wanted, found in (
+        ("steps", 1, work.steps),
+        ("local optimizer", "sgd", work.optimizer),
+        ("control variates", "off", "on" if request.correct else "off"),
+        ("snapshots", "off", "off" if request.snapshot_at is None else "on"),
+        ("clipping of whole updates", "off", "off" if request.release is None else "on"),
+        ("max_grad_norm", release.max_grad_norm, work.max_grad_norm),
+        ("noise of gradients", f"for {size} parameters", f"for {release.noise.count} parameters"),
+    ):
+        if found != wanted:
+            remedy = "The sum is that of one step's clipped gradients, and everybody takes the step when it is opened."
+            raise InputError(name, rule.format(wanted), found, remedy)
+    return work, release
 
 
 # ---- Whether a model can be trained privately: Opacus' own rules, and a trial on random records.

@@ -45,8 +45,7 @@ from privfair.deployment.protocol import (
     shared_plan,
     text,
 )
-from privfair.federated.codec import decode, decode_request, encode, encode_request
-from privfair.federated.exchange import singles
+from privfair.federated.exchange import decode, decode_request, encode, encode_request, singles
 from privfair.federated.messages import Counts, Request, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
@@ -57,8 +56,9 @@ from privfair.privacy.planner import PrivateCounts
 from privfair.privacy.requirements import require_decided, require_separate
 from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
-from privfair.runs.assembly import RunSpec, client_key
+from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import weights_file
+from privfair.runs.keys import client_key
 from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
 from privfair.util import FloatArray, write_bytes, write_json
 
@@ -212,7 +212,7 @@ class HolderRun:
         """
         for one in sums:
             if one.round == self.replica.round + 1:
-                if self.memory.release_plan is None or one.step != self.memory.release_plan.sum_step:
+                if self.memory.release_plan is None or one.step != self.memory.release_plan.sum_step(one.round - 1):
                     raise Declined("The sums are not on the agreed grid.")
                 try:
                     self.replica.at(one)

@@ -31,8 +31,7 @@ from privfair.deployment.protocol import (
     text,
 )
 from privfair.deployment.sums import Sums
-from privfair.federated.codec import decode, encode_request
-from privfair.federated.exchange import Memory, singles, size
+from privfair.federated.exchange import Memory, decode, encode_request, singles, size
 from privfair.federated.messages import (
     Answered,
     Asked,

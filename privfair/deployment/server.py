@@ -19,12 +19,14 @@ from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFewTrained
+from privfair.mechanisms.entropy import stream
 from privfair.numbers import finite
-from privfair.runs.assembly import RunSpec, new_name, server_key
+from privfair.runs.assembly import RunSpec, new_name
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
+from privfair.runs.keys import server_key
 from privfair.runs.loop import Run, absences
 from privfair.secure_aggregation import VERSION, require_resumable
-from privfair.util import stream, write_bytes, write_json
+from privfair.util import write_bytes, write_json
 
 RUN, ROUNDS = "run.json", "rounds.json"
 

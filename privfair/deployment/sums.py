@@ -109,7 +109,7 @@ class Recorded:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """As the keeper's, on the sum that is written down."""
-        kept = self.sums.keep(self.count + 1, total, share, state.release_plan.sum_step)
+        kept = self.sums.keep(self.count + 1, total, share, state.release_plan.sum_step(state.round))
         model = self.inner.step(state, kept.total, kept.share)
         self.count += 1
         return model

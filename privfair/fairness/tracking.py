@@ -29,7 +29,7 @@ from privfair.kernels.families import parse_kernel
 from privfair.kernels.features import FeatureWitness, UnitFeatures, unit_features
 from privfair.kernels.witness import Embedding
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.mechanisms.vector_release import DEFAULT_STEPS, VectorNoise
+from privfair.mechanisms.vector_release import DEFAULT_STEPS, LEAST_NOISE, VectorNoise
 
 SAME_SCORE = 1e-6
 """Scores nearer than this (relative to the larger of 1 and the score) are one score.
@@ -117,7 +117,8 @@ class EmbeddingPlan:
     features: int | None  # None: as many as the kernel needs
     steps: int = DEFAULT_STEPS
     room: int | None = None  # records of one client and cell that a sum has room for; None: any number
-    cohort: int = 1  # no sum of fewer clients' vectors is opened; above 1, everybody adds only a share of the noise
+    cohort: int = 1  # no sum of fewer clients' vectors is opened
+    shares: int = 1  # how many clients' shares are the whole noise; 1: everybody adds all of it
 
     @cached_property
     def unit(self) -> UnitFeatures:
@@ -125,12 +126,13 @@ class EmbeddingPlan:
         return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
 
     def noise(self, multiplier: float) -> VectorNoise:
-        """Noise of scale `multiplier` times the largest contribution of a record.
+        """Noise of scale `multiplier` times the largest contribution of a record."""
+        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, self.shares)
 
-        Distributed noise is that of all clients of the smallest cohort but one, because a client that opens a sum knows
-        its own share.
-        """
-        return VectorNoise(multiplier, self.unit.count, self.unit.spread, self.steps, max(1, self.cohort - 1))
+    @property
+    def least_noise(self) -> float:
+        """The smallest multiplier whose shares have enough steps of the grid."""
+        return LEAST_NOISE * math.sqrt(self.shares) / self.steps * (1 + 1e-9)
 
     def room_beside(self, noise: VectorNoise | None) -> int | None:
         """How many records of one client and cell a sum has room for, with this noise; None: any number.

@@ -1,16 +1,16 @@
-"""What server, clients, algorithms and engines expect of each other, and how the server asks."""
+"""What server, clients, algorithms and engines expect of each other, how the server asks, and how messages travel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from accountant.errors import InputError, Refused
-from privfair.codec import FloatArray, Remembered
+from privfair.codec import TREE, Arrays, Codec, FloatArray, Remembered, Tagged, with_tree
 from privfair.federated.messages import (
     Answered,
     Asked,
@@ -19,6 +19,8 @@ from privfair.federated.messages import (
     Counts,
     Embeddings,
     Evaluation,
+    MaskingReply,
+    MaskingRequest,
     Measures,
     Missing,
     Model,
@@ -145,6 +147,42 @@ class Algorithm(Protocol):
         ...
 
 
+class Plain:
+    """What most algorithms do: they remember nothing, ask nothing beside, and weigh clients by their records."""
+
+    measures: ClassVar[tuple[str, ...]] = ()
+    snapshots: ClassVar[bool] = False
+    per_example: ClassVar[bool] = True
+
+    def start(self, release_plan: ReleasePlan) -> Memory:
+        """It remembers nothing."""
+        return {}
+
+    def joined(self, memory: Memory, release_plan: ReleasePlan) -> Memory:
+        """It remembers what it did before."""
+        return memory
+
+    def weights(self, state: ServerState, memory: Memory) -> FloatArray:
+        """ν_k, each client's share of all records."""
+        return state.release_plan.weights
+
+    def snapshot_at(self, state: ServerState) -> float | None:
+        """It needs no snapshot."""
+        return None
+
+    def beside(self, state: ServerState) -> Mapping[int, Request]:
+        """It asks for nothing."""
+        return {}
+
+    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+        """It remembers what it did before."""
+        return memory
+
+    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
+        """It remembers what it did before."""
+        return memory
+
+
 class FederatedOptimizer(Protocol):
     """How updates move the model."""
 
@@ -209,18 +247,29 @@ class ExchangeLog:
         requests = {k: request(k) for k in clients}
         replies = self._ask(clients, requests.__getitem__)
         for k, reply in zip(clients, replies, strict=True):
-            for asked, answer in zip(singles(requests[k]), _answers(requests[k], reply), strict=True):
-                if isinstance(answer, Missing):
-                    self.absent.append(Absence(self._round, k, asked.channel, answer.reason))
+            asked = requests[k]
+            if isinstance(asked, MaskingRequest):
+                self._note(k, asked.channel, reply)
+                continue
+            for single, answer in zip(singles(asked), _answers(asked, reply), strict=True):
+                self._note(k, single.channel, answer)
         return replies
+
+    def _note(self, client: int, channel: str, answer: Answered) -> None:
+        if isinstance(answer, Missing):
+            self.absent.append(Absence(self._round, client, channel, answer.reason))
 
 
 def singles(asked: Asked) -> tuple[Request, ...]:
-    """The requests of a bundle; a single one is one of its own."""
+    """The requests of a bundle; a single one is one of its own. Those of the protocol of masks are no releases."""
+    if isinstance(asked, MaskingRequest):
+        raise InputError(
+            "request", "must be for a release", type(asked).__name__, "Masks are for simulations, for now."
+        )
     return asked.requests if isinstance(asked, Bundle) else (asked,)
 
 
-def regrouped(asked: Sequence[Asked], replies: Sequence[Reply]) -> list[Answered]:
+def regrouped(asked: Sequence[Request | Bundle], replies: Sequence[Reply]) -> list[Answered]:
     """Replies to the `singles` of all that was asked, in order, as replies to what was asked."""
     rest = iter(replies)
     return [
@@ -234,7 +283,7 @@ def ask_together(
     """What the clients of each mapping answered to it; who is in both is asked once, for both."""
     clients = sorted({*first, *second})
 
-    def request(client: int) -> Asked:
+    def request(client: int) -> Request | Bundle:
         requests = tuple(part[client] for part in (first, second) if client in part)
         return requests[0] if len(requests) == 1 else Bundle(requests)
 
@@ -247,11 +296,13 @@ def ask_together(
     return found
 
 
-def _answers(asked: Asked, reply: Answered) -> tuple[Reply | Missing, ...]:
+def _answers(asked: Request | Bundle, reply: Answered) -> tuple[Reply | Missing, ...]:
     """One answer for each single request; who did not answer a bundle did not answer any of it."""
     count = len(singles(asked))
     if isinstance(reply, Missing):
         return (reply,) * count
+    if isinstance(reply, MaskingReply):
+        raise InputError("reply", "must be to what was asked", type(reply).__name__)
     answers = reply.replies if isinstance(reply, BundleReply) else (reply,)
     if len(answers) != count or isinstance(reply, BundleReply) != isinstance(asked, Bundle):
         raise InputError("reply", f"must have {count} answers", len(answers))
@@ -320,7 +371,9 @@ def size(value: Any, known: dict[int, int] | None = None) -> int:
         parts = value
     elif is_dataclass(value):
         kind: Any = type(value)
-        parts = [getattr(value, name) for name in _names(kind)]
+        always, later = _names(kind)
+        parts = [getattr(value, name) for name in always]
+        parts += [found for name, default in later if (found := getattr(value, name)) is not default]
     elif isinstance(value, Mapping):
         parts = value.values()
     known[id(value)] = found = sum([size(part, known) for part in parts])
@@ -328,6 +381,39 @@ def size(value: Any, known: dict[int, int] | None = None) -> int:
 
 
 @lru_cache(maxsize=256)
-def _names(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass."""
-    return tuple(f.name for f in fields(kind))
+def _names(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
+    """The fields of a dataclass that are always written, and those that are left out at their default."""
+    later = {f.name: f.default for f in fields(kind) if "unless(" in str(f.type)}
+    return tuple(f.name for f in fields(kind) if f.name not in later), tuple(later.items())
+
+
+# ---- Requests and replies as bytes, for machines that are far away and for the ledger.
+
+
+def _stored(arrays: Arrays) -> Arrays:
+    """The arrays of a reply. Those of earlier versions, which a ledger may have stored, were named by their kind."""
+    if TREE in arrays:
+        return arrays
+    (kind,) = {name.partition("/")[0] for name in arrays}
+    fields: dict[str, Any] = {name.partition("/")[2]: name for name in sorted(arrays)}
+    if kind in ("scores", "evaluation"):
+        fields = {"cells" if kind == "scores" else "confusion": list(fields.values())}
+    elif kind == "measures":
+        fields = {"values": fields}
+    return with_tree(arrays, {kind.capitalize(): fields})
+
+
+_requests = Codec[Asked](Annotated[Asked, Tagged()], "request")
+_replies = Codec[Reply](Annotated[Reply, Tagged()], "reply", earlier=_stored)
+_mask_replies = Codec[MaskingReply](Annotated[MaskingReply, Tagged()], "reply")
+
+encode_request, decode_request = _requests.encode, _requests.decode
+encode, decode = _replies.encode, _replies.decode
+# apart from releases: what a ledger stores is never one of these
+encode_masking, decode_masking = _mask_replies.encode, _mask_replies.decode
+
+
+def carry(request: type, reply: type) -> None:
+    """Make the messages of a further channel known; the request travels by itself, not in a `Bundle`."""
+    _requests.also(request)
+    _replies.also(reply)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
-from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged, Whole
+from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged, Whole, unless
 from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
+from privfair.mechanisms.vector_release import GradientRelease, UpdateRelease, VectorNoise
 
 Drift = Literal["none", "own", "shared"]
 
@@ -89,10 +89,11 @@ class CountsRequest:
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """The answer to `CountsRequest`."""
+    """The answer to `CountsRequest`: the numbers, or in `contribution` the client's part of their total over all."""
 
     records: Whole
     cells: IntVector
+    contribution: Annotated[Payload | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +188,9 @@ class TrainRequest:
     correct: bool = False  # SCAFFOLD: correct the steps by control variates
     snapshot_at: float | None = None  # also contribute the change after this share of the local steps
     release: UpdateRelease | None = None  # what is done to the whole change before it leaves; None: nothing
+    gradient: Annotated[GradientRelease | None, unless(None)] = (
+        None  # one step of DP-SGD whose noise is whole numbers; None: it is in `work`
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,13 +231,121 @@ class EvaluateRequest:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The answer to `EvaluateRequest`: for each attribute (groups, label, decision)."""
+    """The answer to `EvaluateRequest`: for each attribute (groups, label, decision); or a part of their total."""
 
     confusion: tuple[IntArray, ...]
+    contribution: Annotated[Payload | None, unless(None)] = None
 
 
 Request = CountsRequest | ScoresRequest | EmbeddingsRequest | TrainRequest | MeasureRequest | EvaluateRequest
 Reply = Counts | Scores | Embeddings | Update | Measures | Evaluation
+
+
+# ---- Masks of secure sums (see `privfair.secure_aggregation.masking`). What travels here depends on no record: keys,
+# shares of keys, signatures. It is no release and has no price. Bytes of several holders stand one behind the other,
+# in the order in which they are named; `secure_sums` knows how many each has.
+
+
+@dataclass(frozen=True, eq=False)
+class MaskKeysRequest:
+    """Make keys for this block of sums."""
+
+    channel: ClassVar[str] = "masks"
+    block: int
+
+
+@dataclass(frozen=True, eq=False)
+class MaskKeys:
+    """The answer: a holder's public keys for the block, signed."""
+
+    block: int
+    keys: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class MaskSharesRequest:
+    """Share your mask keys of this block among these holders, whose public keys these are."""
+
+    channel: ClassVar[str] = "masks"
+    block: int
+    holders: IntVector
+    keys: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class MaskShares:
+    """The answer: shares for each of the other holders, encrypted for each."""
+
+    block: int
+    holders: IntVector
+    sealed: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class RosterRequest:
+    """Sign that these holders are the roster of the block; `sealed`: the shares that the others sent to you."""
+
+    channel: ClassVar[str] = "masks"
+    block: int
+    holders: IntVector
+    keys: Payload
+    sealed: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class RosterSigned:
+    """The answer: the digest of the roster, and a signature on it."""
+
+    block: int
+    roster: Payload
+    signature: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class AgreeRequest:
+    """These holders signed the roster: mask for it."""
+
+    channel: ClassVar[str] = "masks"
+    block: int
+    holders: IntVector
+    rosters: Payload
+    signatures: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class RosterAgreed:
+    """The answer: enough holders signed the same roster."""
+
+    block: int
+
+
+@dataclass(frozen=True, eq=False)
+class UnmaskSumRequest:
+    """These holders are in the sum: open their seeds, and the mask keys of everybody else on the roster.
+
+    `commitments`, `signatures`, `sealed`: of every survivor but the receiver.
+    """
+
+    channel: ClassVar[str] = "masks"
+    number: int
+    survivors: IntVector
+    commitments: Payload
+    signatures: Payload
+    sealed: Payload
+
+
+@dataclass(frozen=True, eq=False)
+class SumUnmasked:
+    """The answer: one share of every holder on the roster."""
+
+    number: int
+    holders: IntVector
+    shares: Payload
+
+
+MaskingRequest = MaskKeysRequest | MaskSharesRequest | RosterRequest | AgreeRequest | UnmaskSumRequest
+MaskingReply = MaskKeys | MaskShares | RosterSigned | RosterAgreed | SumUnmasked
+MASKING_REQUESTS: tuple[type, ...] = get_args(MaskingRequest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,5 +370,5 @@ class BundleReply:
     replies: tuple[Reply | Missing, ...]
 
 
-Asked = Request | Bundle
-Answered = Reply | BundleReply | Missing
+Asked = Request | Bundle | MaskingRequest
+Answered = Reply | BundleReply | MaskingReply | Missing

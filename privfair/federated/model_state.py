@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.federated.exchange import FederatedOptimizer, Memory
 from privfair.federated.messages import Model, Parameters
-from privfair.mechanisms.entropy import Entropy
-from privfair.mechanisms.vector_release import UpdateRelease
 from privfair.secure_aggregation import ClientAggregator
 from privfair.util import FloatArray
 
@@ -223,11 +222,9 @@ class Replica:
         parts = [delta, *(p for p in (control, snapshot) if p is not None)]
         return self._contribute(np.concatenate(parts), weight, client, round_number)
 
-    def noisy_contribution(
-        self, delta: FloatArray, release: UpdateRelease, entropy: Entropy, *, client: int, round_number: int
-    ) -> bytes:
-        """A client's whole change as integers with noise; its weight is in them."""
-        return self._contribute(release.message(delta, entropy).astype(np.float64), 1.0, client, round_number)
+    def noisy_contribution(self, message: NDArray[np.int64], *, client: int, round_number: int) -> bytes:
+        """What a client adds as whole numbers, with noise, encoded for the next sum; its weight is in them."""
+        return self._contribute(message.astype(np.float64), 1.0, client, round_number)
 
     def _contribute(self, values: FloatArray, weight: float, client: int, round_number: int) -> bytes:
         number = self.round + 1

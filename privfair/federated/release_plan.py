@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfair.codec import Bound, Codec, FloatMatrix, IntMatrix, IntVector
+from privfair.codec import Bound, Codec, FloatMatrix, IntMatrix, IntVector, unless
 from privfair.federated.messages import LocalWork, PrivateWork
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
+from privfair.mechanisms.vector_release import GradientRelease, UpdateRelease, VectorNoise
+from privfair.secure_aggregation.masks import Cohort
 from privfair.util import FloatArray
 
 KernelCorrection = Literal["none", "deconvolve"]
@@ -36,10 +39,9 @@ class PrivateEmbedding:
     noise: VectorNoise
     cells: IntMatrix  # (clients, cells); 0: left out
 
-    def asked(self, records: NDArray[np.int64]) -> list[int]:
-        """The clients that send a vector: those with a cell in it, and with shared noise all that take part."""
-        takes = self.cells.any(axis=1) | ((records > 0) & (self.noise.shares > 1))
-        return [int(k) for k in np.flatnonzero(takes)]
+    def asked(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which clients send a vector: those with a cell in it, and with shared noise all that take part."""
+        return np.asarray(self.cells.any(axis=1) | ((records > 0) & (self.noise.shares > 1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,10 @@ class PrivateUpdates:
     sampling_rate: float
     noise_multiplier: float
     max_grad_norm: float
+    # one step a round, on the sum of all clients' gradients, which is taken when the sum is opened
+    gradient: Annotated[GradientRelease | None, unless(None)] = None
+    learning_rate: Annotated[float, unless(0.0)] = 0.0
+    learning_rate_decay: Annotated[float, unless(1.0)] = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +97,9 @@ class ReleasePlan:
     count_releases: int = 1  # how often they were released; more than once after a crash that lost them
     evaluation: CountNoise | None = None  # the noise of the final report
     claim: Claim | None = None  # None: no privacy
+    cohort: Annotated[Cohort | None, unless(None)] = None  # of masked sums; None: contributions are not masked
+    # counts are released as totals: `records` and `cells` divide them evenly among the clients
+    totals: Annotated[bool, unless(False)] = False
 
     @property
     def fairness_noise(self) -> ScoreNoise | VectorNoise | None:
@@ -108,25 +117,51 @@ class ReleasePlan:
     def noise_shares(self) -> int:
         """How many shares are the whole noise; 1 where every client adds all of it."""
         noises = [shared.noise for shared in (self.embedding, self.client_updates) if shared is not None]
-        return max((noise.shares for noise in noises), default=1)
+        noises += [self.gradient.noise] if self.gradient is not None else []
+        counts = [noise.shares for noise in (self.counting, self.evaluation) if noise is not None]
+        return max([*(noise.shares for noise in noises), *counts], default=1)
+
+    @property
+    def gradient(self) -> GradientRelease | None:
+        """What is done to the sum of a client's gradients, where a round is one step on the sum of all."""
+        return None if self.updates is None else self.updates.gradient
 
     @property
     def least_updates(self) -> int:
-        """No sum of fewer updates is made or opened: with shared noise each has only a part of it."""
+        """No sum of fewer updates is made or opened: with shared noise each has only a part of it.
+
+        Masked sums keep to their own smallest cohort.
+        """
+        if self.cohort is not None:
+            return 1
         noise = None if self.client_updates is None else self.client_updates.noise
         return 1 if noise is None or noise.shares == 1 else noise.shares + 1
 
-    @property
-    def sum_step(self) -> float:
-        """What 1 in an opened sum of updates stands for."""
+    def sum_step(self, number: int) -> float:
+        """What 1 in an opened sum of the updates of this round stands for.
+
+        A step of DP-SGD is η/(q·N) times the sum of clipped gradients, N the released number of all records.
+        """
+        if self.gradient is not None and self.updates is not None:
+            u, records = self.updates, float(self.records.sum())
+            rate = u.learning_rate * u.learning_rate_decay**number
+            return rate * u.max_grad_norm / (self.gradient.noise.steps * u.sampling_rate * records)
         return 1.0 if self.client_updates is None else self.client_updates.step
+
+    @property
+    def noise_of_evaluation(self) -> CountNoise | None:
+        """The noise that a released table has: of a client, or of the total over all of them."""
+        noise = self.evaluation
+        if noise is None or noise.shares == 1:
+            return noise
+        return CountNoise("gaussian", noise.scale * math.sqrt(len(self.records) / noise.shares))
 
     def release(self, client: int) -> UpdateRelease | None:
         """What a client does to its whole update before it leaves; None where DP-SGD is private, or nothing is."""
         c = self.client_updates
         if c is None:
             return None
-        return UpdateRelease(c.max_norm, float(self.weights[client] / self.weights.max()), c.noise)
+        return UpdateRelease(c.max_norm, float(self.weights[client] / self._largest_weight), c.noise)
 
     @property
     def silent(self) -> bool:
@@ -149,6 +184,10 @@ class ReleasePlan:
         return shares
 
     @cached_property
+    def _largest_weight(self) -> float:
+        return float(self.weights.max())
+
+    @cached_property
     def cell_totals(self) -> FloatArray:
         """Records of each cell over all clients: noisy counts are summed first, then floored; never each by itself."""
         totals: FloatArray = np.maximum(self.cells.sum(axis=0), self.least).astype(float)
@@ -164,7 +203,7 @@ class ReleasePlan:
             sampling_rate=u.sampling_rate,
             noise_multiplier=u.noise_multiplier,
             max_grad_norm=u.max_grad_norm,
-            divisor=u.sampling_rate * float(self.records[client]),
+            divisor=u.sampling_rate * float(self.records[client] if u.gradient is None else self.records.sum()),
             learning_rate=local.learning_rate,
             proximal=local.proximal,
             optimizer=local.optimizer,
@@ -172,6 +211,11 @@ class ReleasePlan:
 
 
 RELEASE_PLANS = Codec[ReleasePlan](ReleasePlan, "release plan", what="release plan")
+
+
+def terms_digest(release_plan: ReleasePlan) -> bytes:
+    """What masks are bound to: everything that noise, grids and shares of a run's sums follow from."""
+    return hashlib.sha256(RELEASE_PLANS.to_text(release_plan).encode()).digest()
 
 
 NOISE_KEYS = {  # the key of [privacy] with the noise of each channel

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.federated.exchange import (
@@ -26,20 +27,24 @@ from privfair.federated.exchange import (
 from privfair.federated.messages import (
     BundleReply,
     Counts,
+    CountsRequest,
     LocalOptimizer,
     LocalWork,
+    MaskingReply,
     Missing,
     Model,
     Reply,
     Scores,
     Sealed,
+    TrainRequest,
     Update,
 )
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import ReleasePlan
+from privfair.federated.release_plan import ReleasePlan, terms_digest
 from privfair.mechanisms.count_release import CountNoise
-from privfair.secure_aggregation import ServerAggregator
-from privfair.util import FloatArray, stream
+from privfair.mechanisms.entropy import stream
+from privfair.secure_aggregation import ServerAggregator, Sums
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,28 @@ class Schedule:
 
     def cohort(self, round_number: int, clients: int) -> list[int]:
         """Who trains in this round: a uniform draw without replacement."""
-        if self.clients_per_round is None or self.clients_per_round >= clients:
+        if self._everybody(clients):
             return list(range(clients))
-        return list(_drawn(self.seed, round_number, clients, self.clients_per_round))
+        return sorted(_drawn(self.seed, round_number, clients, self.cohort_size(clients)))
+
+    def cohort_size(self, clients: int) -> int:
+        """How many train in a round."""
+        return clients if self.clients_per_round is None else min(clients, self.clients_per_round)
+
+    def trains(self, client: int, round_number: int, clients: int) -> bool:
+        """Whether a client is in the cohort, without listing it: with many clients each of them asks this."""
+        drawn = self._everybody(clients) or client in _drawn(
+            self.seed, round_number, clients, self.cohort_size(clients)
+        )
+        return 0 <= client < clients and drawn
+
+    def _everybody(self, clients: int) -> bool:
+        return self.cohort_size(clients) == clients
 
 
 @lru_cache(maxsize=1024)
-def _drawn(seed: int, round_number: int, clients: int, some: int) -> tuple[int, ...]:
-    return tuple(sorted(int(k) for k in stream(seed, "cohort", round_number).choice(clients, some, replace=False)))
+def _drawn(seed: int, round_number: int, clients: int, some: int) -> frozenset[int]:
+    return frozenset(int(k) for k in stream(seed, "cohort", round_number).choice(clients, some, replace=False))
 
 
 def before_counts(clients: int, noise: CountNoise | None) -> ReleasePlan:
@@ -99,6 +118,10 @@ class Negotiator(Protocol):
         """The terms of the run, by a public rule."""
         ...
 
+    def divided(self, total: NDArray[np.int64], members: int, clients: int) -> list[Counts]:
+        """The totals of `members` clients' counts as counts of every client, each with an even part."""
+        ...
+
     def ended(self, error: InputError) -> Exception:
         """What to raise where the run cannot go on with the counts that it got."""
         ...
@@ -113,6 +136,10 @@ class ExactCounts:
     def settle(self, counts: list[Counts]) -> ReleasePlan:
         """The counts."""
         return ReleasePlan(np.array([c.records for c in counts]), np.stack([c.cells for c in counts]))
+
+    def divided(self, total: NDArray[np.int64], members: int, clients: int) -> list[Counts]:
+        """Exact counts are never totals."""
+        raise TypeError("exact counts are not added up")
 
     def ended(self, error: InputError) -> Exception:
         """The error: counts have cost nothing."""
@@ -143,7 +170,7 @@ class HeldByServer:
 
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The new parameters."""
-        self.replica.advance(total, share, state.release_plan.sum_step)
+        self.replica.advance(total, share, state.release_plan.sum_step(state.round))
         return self.replica.message()
 
 
@@ -157,7 +184,7 @@ class HeldByClients:
     def step(self, state: ServerState, total: bytes, share: float) -> Model:
         """The sum, for the clients to open."""
         number = state.model.round + 1 if isinstance(state.model, Sealed) else 1
-        return Sealed(number, total, share, state.release_plan.sum_step)
+        return Sealed(number, total, share, state.release_plan.sum_step(state.round))
 
 
 class TooFewTrained(Unfinished):
@@ -182,11 +209,29 @@ class Server:
     algorithm: Algorithm
     optimizer: FederatedOptimizer
     plan: Schedule
-    adder: ServerAggregator
+    sums: Sums
     model_holder: ModelHolder
     negotiator: Negotiator
     requests: Requests
     least_trained: int = 0
+    groups: tuple[int, ...] = ()  # how many groups each sensitive attribute has
+
+    def agree(self, release_plan: ReleasePlan) -> None:
+        """From here on requests and sums are made under these terms, which clients get to see."""
+        if self.sums.masked:
+            self.sums.terms = terms_digest(release_plan)
+        self.backend.agreed(release_plan)
+
+    @property
+    def totals(self) -> bool:
+        """Whether counts are asked for as parts of their total over all clients."""
+        noise = self.negotiator.count_noise
+        return noise is not None and noise.shares > 1
+
+    @property
+    def adder(self) -> ServerAggregator:
+        """What adds updates."""
+        return self.sums.adders[TrainRequest.channel]
 
     def count_requests(self) -> Mapping[int, Any]:
         """What every client is asked before the first round."""
@@ -201,27 +246,45 @@ def begin(server: Server) -> ServerState:
     """
     everyone = range(server.backend.clients)
     exchange_log = ExchangeLog(server.backend.exchange, None)
-    counts = answered(Counts, everyone, exchange_log.ask(everyone, server.count_requests().__getitem__))
+    clients = server.sums.ready(CountsRequest.channel, None, everyone, exchange_log.ask) if server.totals else everyone
+    counts = answered(Counts, clients, exchange_log.ask(clients, server.count_requests().__getitem__))
     if not counts:
         remedy = "; ".join(sorted({absence.reason for absence in exchange_log.absent}))
         raise InputError("clients", "must answer, at least one", "none", remedy)
-    nothing = Counts(0, np.zeros_like(next(iter(counts.values())).cells))
     try:
+        if server.totals:
+            counts = _divided(counts, server, exchange_log)
+        nothing = Counts(0, np.zeros_like(next(iter(counts.values())).cells))
         release_plan = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
-        _require_enough(release_plan)
+        _require_enough(release_plan, server.sums.smallest)
         memory = server.algorithm.start(release_plan)
     except InputError as error:
         raise server.negotiator.ended(error) from None
-    server.backend.agreed(release_plan)
+    server.agree(release_plan)
     uncounted = tuple(k for k in everyone if k not in counts)
-    return ServerState(0, server.model_holder.first(), release_plan, memory, uncounted, tuple(exchange_log.absent))
+    absent = (*exchange_log.absent, *server.sums.notes())
+    return ServerState(0, server.model_holder.first(), release_plan, memory, uncounted, absent)
 
 
-def _require_enough(release_plan: ReleasePlan) -> None:
+def _divided(replies: Mapping[int, Counts], server: Server, log: ExchangeLog) -> dict[int, Counts]:
+    """The totals of all counts, divided evenly among all clients: who was absent counts as average."""
+    parts = {k: reply.contribution for k, reply in replies.items() if reply.contribution is not None}
+    totals = server.sums.totals(CountsRequest.channel, None, parts, log.ask)
+    if totals is None:
+        rule = f"must send {server.sums.smallest} parts of the totals of counts or more, and open their sum"
+        raise InputError("clients", rule, len(parts), "; ".join(sorted({note.reason for note in server.sums.notes()})))
+    everyone = server.backend.clients
+    return dict(enumerate(server.negotiator.divided(totals.values, len(totals.members), everyone)))
+
+
+def _require_enough(release_plan: ReleasePlan, smallest_sum: int) -> None:
     """Raise if there is nothing to train on, or if too few clients are there for noise that comes in shares."""
     if not release_plan.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
     takes_part = int(np.count_nonzero(release_plan.records))
+    if takes_part < smallest_sum:
+        rule = f"must be at most the number of clients that take part, {takes_part}"
+        raise InputError("aggregation.smallest_cohort", rule, smallest_sum, "No sum would open.")
     if takes_part < release_plan.least_updates:
         rule = f"must be at most the number of clients that take part, {takes_part}"
         raise InputError(
@@ -249,7 +312,7 @@ def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
         return replace(state, uncounted=left)
     if settled.claim != release_plan.claim:  # δ and noise follow from the number of records, and are settled once
         return replace(state, uncounted=left)
-    server.backend.agreed(settled)
+    server.agree(settled)
     return replace(state, release_plan=settled, uncounted=left, algorithm=memory)
 
 
@@ -269,10 +332,11 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     objective, memory = algorithm.objective(state, ask)
 
     # 2 ---- choose who trains; a cohort of S of K clients stands for all with weights K/S, which is unbiased
-    participation = len(server.plan.cohort(state.round, backend.clients)) / backend.clients
+    participation = server.plan.cohort_size(backend.clients) / backend.clients
     weights = algorithm.weights(state, memory) / participation
     planned = server.requests("updates", release_plan, state.round)
-    trainers = list(planned)
+    asked = list(planned)
+    trainers = server.sums.ready(TrainRequest.channel, state.round, asked, ask)
     if len(trainers) < release_plan.least_updates:  # their sum could not be opened: nobody is asked for a share of it
         trainers = []
 
@@ -287,13 +351,14 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     needed = min(len(trainers), max(server.least_trained, release_plan.least_updates))
     if server.least_trained and len(updates) < needed:
         raise TooFewTrained(state, len(updates), needed, exchange_log.absent)
-    model = state.model
-    share = share_of(weights, trainers, list(updates))
-    if share > 0 and len(updates) >= release_plan.least_updates:
-        total = server.adder.add([u.contribution for u in updates.values()], names=[f"client {k}" for k in updates])
-        model = server.model_holder.step(state, total, share)
+    model, summed = state.model, None
+    if share_of(weights, asked, list(updates)) > 0 and len(updates) >= release_plan.least_updates:
+        contributions = {k: update.contribution for k, update in updates.items()}
+        summed = server.sums.add(TrainRequest.channel, state.round, contributions, ask)
+    if summed is not None and (share := share_of(weights, asked, list(summed.members))) > 0:
+        model = server.model_holder.step(state, summed.total, share)
     memory = algorithm.after(state, memory, model, ask)
-    absent = (*state.absent, *exchange_log.absent)
+    absent = (*state.absent, *exchange_log.absent, *server.sums.notes())
     return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)
 
 
@@ -303,7 +368,7 @@ def _shared(name: str, state: ServerState, server: Server, ask: Ask) -> Mapping[
     under = {"model": state.model} if any(hasattr(request, "model") for request in planned.values()) else {}
     requests = {k: replace(request, **under) for k, request in planned.items()}
     replies = zip(requests, ask(list(requests), requests.__getitem__), strict=True)
-    return {k: reply for k, reply in replies if not isinstance(reply, Missing | BundleReply)}
+    return {k: reply for k, reply in replies if not isinstance(reply, Missing | BundleReply | MaskingReply)}
 
 
 def share_of(weights: FloatArray, asked: list[int], arrived: list[int]) -> float:

@@ -27,7 +27,7 @@ from privfair.kernels.exponential import ExponentialPolynomial
 if TYPE_CHECKING:
     import torch
 
-    from privfair.mechanisms.noise import Noise
+    from privfair.mechanisms.score_release import Noise
     from privfair.util import FloatArray
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.kernels.base import Kernel, NoDeconvolution, as_scores
 from privfair.kernels.mmd import Estimate, mmd2, mmd2_estimate
-from privfair.mechanisms.noise import GaussianNoise, Noise
+from privfair.mechanisms.score_release import GaussianNoise, Noise
 from privfair.util import FloatArray
 
 

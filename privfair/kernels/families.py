@@ -23,7 +23,7 @@ from accountant.errors import InputError, require_positive
 from privfair.kernels.base import Form, Kernel, SumKernel, require_bandwidth
 from privfair.kernels.exponential import ExponentialPolynomial, smooth
 from privfair.kernels.witness import DistanceTable
-from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
+from privfair.mechanisms.score_release import GaussianNoise, LaplaceNoise, Noise
 from privfair.util import FloatArray
 
 _NEAR_RATE_TERMS = 16  # powers kept where nearly equal rates are merged before smoothing: error below 0.1¹⁶

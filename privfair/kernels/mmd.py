@@ -16,7 +16,7 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.kernels.base import Kernel, as_scores, as_weights, is_tensor
 from privfair.kernels.witness import Embedding, direct_sum
-from privfair.mechanisms.noise import Noise
+from privfair.mechanisms.score_release import Noise
 from privfair.util import FloatArray
 
 _DIRECT_PAIRS = 1 << 14  # up to here a smooth kernel is summed over all pairs; above, from a table

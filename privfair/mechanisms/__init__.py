@@ -2,8 +2,7 @@
 
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import Entropy, SeededEntropy, SystemEntropy
-from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
-from privfair.mechanisms.score_release import ScoreNoise
+from privfair.mechanisms.score_release import GaussianNoise, LaplaceNoise, Noise, ScoreNoise
 
 __all__ = [
     "CountNoise",

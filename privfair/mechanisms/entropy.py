@@ -1,24 +1,44 @@
-"""Where private randomness comes from: the operating system, or a seed for simulations that must repeat."""
+"""Where randomness comes from: the operating system for releases that protect people, a seed for what must repeat.
+
+`stream` gives the repeatable numbers that training and schedules use. `Entropy` has the draws that private releases
+need, from the operating system (`SystemEntropy`) or, for simulations, from a seed (`SeededEntropy`); `entropy_of`
+chooses between the two.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
+from scipy.special import erfc
 
 from accountant.errors import InputError, require_finite, require_positive
-from privfair.util import FloatArray
+
+if TYPE_CHECKING:
+    from privfair.util import FloatArray
 
 LARGEST_SCALE = 2.0**40  # integer noise of at most this scale stays exact as a float and far from the ends of int64
 _FEW = 1 << 10  # bytes; below this the operating system's own answer is as quick
+
+
+def stream(seed: int, *labels: str | int) -> np.random.Generator:
+    """The generator of this seed for this purpose, for example `stream(seed, "minibatches", round, client)`.
+
+    The same seed and labels always give the same numbers. Streams of different labels are independent (numpy's
+    SeedSequence with the labels as its spawn key), so clients can run in any order or in parallel, and a resumed run
+    needs no generator state.
+    """
+    key = tuple(zlib.crc32(label.encode()) if isinstance(label, str) else label for label in labels)
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
 
 
 def system_words(n: int) -> NDArray[np.uint64]:
@@ -112,8 +132,6 @@ class SystemEntropy(Entropy):
                 return order.astype(np.int64)
 
     def _normal(self, size: int) -> FloatArray:
-        from privfair.mechanisms.system_normals import system_normals  # compiled: it takes a second to import
-
         return system_normals(size)
 
     def _discrete_gaussian(self, scale: float, size: int) -> NDArray[np.int64]:
@@ -194,6 +212,16 @@ class SeededEntropy(Entropy):
         return (first - second).astype(np.int64)
 
 
+EntropyOf = Callable[[str, int], Entropy]  # (channel, round) -> where private randomness comes from
+
+
+def entropy_of(seed: int | None, client: int) -> EntropyOf:
+    """Where a client's private randomness comes from: the operating system, or, with a seed, a stream of that seed."""
+    if seed is None:
+        return lambda channel, number: SystemEntropy()
+    return lambda channel, number: SeededEntropy(stream(seed, "private", channel, number, client))
+
+
 def require_rate(rate: float) -> float:
     """The sampling rate as a float, if it is a probability above 0; otherwise `InputError`."""
     number = require_finite("sampling_rate", rate)
@@ -221,4 +249,110 @@ def _require_scale(scale: float) -> float:
     if number > LARGEST_SCALE:
         remedy = "Count in coarser steps: so much noise hides everything there is to see."
         raise InputError("noise scale", "must be at most 2**40 steps", scale, remedy)
+    return number
+
+
+# ---- Normal draws from random bits that cannot be repeated.
+
+_SUMMED = 4
+_BLOCK = 1 << 14  # normals at a time: the words stay in the cache
+_LAYERS = 256
+_EDGE = 3.6541528853610088  # where the tail begins, so that 256 pieces of equal area make up the half bell
+
+
+def system_normals(size: int) -> FloatArray:
+    """Independent N(0, 1) draws, each the sum of four draws by the ziggurat method, divided by 2.
+
+    Marsaglia & Tsang, "The ziggurat method for generating random variables", J. Stat. Software 5(8), 2000; with
+    separate bits of a 64-bit word for layer, sign and place (Doornik 2005), so that they are independent. By hand,
+    because numpy's own takes its bits from a generator that can be repeated.
+
+    What the sum is for: one draw can be inverted, and the floating-point numbers that a sum "value + draw" cannot
+    reach give the value away (Mironov 2012). A sum of several independent draws leaves an attacker only the search
+    through what could have been drawn, exponential in their number (Holohan, Braghin 2021, arXiv 2107.10138; Opacus'
+    secure_mode adds four for this reason and reckons with 2^159 steps). What it is not: a proof. The ε of Gaussian
+    noise is that of real numbers; the law of the rounded floating-point result is not bounded here, and the time a
+    draw takes is not covered. Integer noise is exact.
+    """
+    result = np.empty(size)
+    for start in range(0, size, _BLOCK):
+        _draw(result[start : start + _BLOCK])
+    return result
+
+
+def _draw(result: FloatArray) -> None:
+    """Fill the array. A draw that runs out of words goes on with the next ones, or long draws would be too rare."""
+    done, state = 0, np.zeros(3)
+    while done < result.size:
+        wanted = result.size - done
+        done += _compiled_fill()(
+            system_words(_SUMMED * wanted + wanted // 4 + 16), _WIDTHS, _HEIGHTS, state, result[done:]
+        )
+
+
+def _layers() -> tuple[FloatArray, FloatArray]:
+    """Right ends of the layers, from the widest to 0, and the bell's height there; the first stands for the tail."""
+    area = _EDGE * math.exp(-0.5 * _EDGE**2) + math.sqrt(math.pi / 2) * float(erfc(_EDGE / math.sqrt(2)))
+    widths = [area / math.exp(-0.5 * _EDGE**2), _EDGE]
+    while len(widths) < _LAYERS:
+        widths.append(math.sqrt(-2 * math.log(area / widths[-1] + math.exp(-0.5 * widths[-1] ** 2))))
+    ends = np.array([*widths, 0.0])
+    return ends, np.exp(-0.5 * ends**2)
+
+
+_WIDTHS, _HEIGHTS = _layers()
+
+
+@lru_cache(maxsize=1)
+def _compiled_fill() -> Callable[..., int]:
+    """`_fill`, compiled when it is first drawn from: numba takes a second to import."""
+    from numba import njit
+
+    compiled: Callable[..., int] = njit(nogil=True, cache=True, error_model="numpy")(_fill)
+    return compiled
+
+
+def _fill(words, widths, heights, state, result):  # type: ignore[no-untyped-def]
+    """Fill the front of `result` with as many draws as the words allow; how many those are.
+
+    `state`: the sum of the draw that is under way, how many are in it, and the sign if one of them is in the tail.
+    """
+
+    def unit(word: Any) -> float:
+        # in [0, 1), from the upper 53 bits; the lower ones choose layer and sign
+        return float(word >> np.uint64(11)) * 2.0**-53
+
+    used, number = 0, 0
+    total, summed, tail = state
+    while number < len(result) and used + 2 <= len(words):
+        if tail != 0.0:  # exponential draws, until one is below the bell
+            beyond = -math.log(1.0 - unit(words[used])) / _EDGE
+            height = -math.log(1.0 - unit(words[used + 1]))
+            used += 2
+            if 2.0 * height > beyond * beyond:
+                total += tail * (_EDGE + beyond)
+                summed += 1.0
+                tail = 0.0
+        else:
+            word = words[used]
+            layer = int(word & np.uint64(_LAYERS - 1))
+            sign = 1.0 - 2.0 * float((word >> np.uint64(8)) & np.uint64(1))
+            z = unit(word) * widths[layer]
+            used += 1
+            if z < widths[layer + 1]:
+                total += sign * z
+                summed += 1.0
+            elif layer == 0:
+                tail = sign
+            else:
+                height = heights[layer] + unit(words[used]) * (heights[layer + 1] - heights[layer])
+                used += 1
+                if height < math.exp(-0.5 * z * z):
+                    total += sign * z
+                    summed += 1.0
+        if summed == _SUMMED:
+            result[number] = total / math.sqrt(_SUMMED)
+            number += 1
+            total = summed = 0.0
+    state[0], state[1], state[2] = total, summed, tail
     return number

@@ -1,10 +1,16 @@
-"""Noise for scores: clipped, rounded to a grid, and moved by a random whole number of steps."""
+"""Noise on scores: its laws, the grid on which it is drawn, and the messages that carry noisy scores.
+
+The continuous laws (`GaussianNoise`, `LaplaceNoise`) say what noise does to a kernel and how large it is. A release
+(`ScoreNoise`) clips a score, rounds it to a grid, and moves it by a random whole number of steps, so that no
+floating-point attack (Mironov 2012) finds anything.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +27,93 @@ from accountant.events import (
     as_adjacency,
 )
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy, require_rate
-from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise
 from privfair.util import FloatArray
+
+
+@dataclass(frozen=True)
+class Noise(ABC):
+    """A symmetric law with one scale; scale 0 means no noise."""
+
+    name: ClassVar[str]
+    scale: float
+
+    def __post_init__(self) -> None:
+        """Refuse a scale that is negative or not a number."""
+        scale = require_finite("noise scale", self.scale)
+        if scale < 0:
+            raise InputError("noise scale", "must be 0 or above", self.scale, "Use 0 for no noise.")
+        if scale and not 1e-50 <= scale <= 1e50:
+            raise InputError("noise scale", "must be 0, or between 1e-50 and 1e50", self.scale)
+        object.__setattr__(self, "scale", scale)
+
+    @property
+    @abstractmethod
+    def variance(self) -> float:
+        """The variance of one draw."""
+
+    @abstractmethod
+    def log_characteristic_function(self, frequency: ArrayLike) -> FloatArray:
+        """ln E exp(iωξ); the expectation is real and above 0 for both laws."""
+
+    @abstractmethod
+    def density(self, x: ArrayLike) -> FloatArray:
+        """The density at x."""
+
+    @abstractmethod
+    def sample(self, size: int | tuple[int, ...], rng: np.random.Generator) -> FloatArray:
+        """Independent draws from an ordinary generator, for simulations; not safe for releases that protect people."""
+
+    def __str__(self) -> str:
+        """A short name such as `laplace:0.5`, the form the command line takes."""
+        return f"{self.name}:{self.scale:g}"
+
+
+class GaussianNoise(Noise):
+    """N(0, σ²): density exp(−x²/2σ²)/(σ√2π), characteristic function exp(−σ²ω²/2)."""
+
+    name = "gaussian"
+
+    @property
+    def variance(self) -> float:
+        """σ²."""
+        return self.scale**2
+
+    def log_characteristic_function(self, frequency: ArrayLike) -> FloatArray:
+        """−σ²ω²/2."""
+        return -0.5 * np.square(self.scale * np.asarray(frequency, dtype=float))
+
+    def density(self, x: ArrayLike) -> FloatArray:
+        """exp(−x²/2σ²)/(σ√2π)."""
+        standardised = np.asarray(x, dtype=float) / self.scale
+        return np.asarray(np.exp(-0.5 * standardised**2) / (self.scale * np.sqrt(2 * np.pi)))
+
+    def sample(self, size: int | tuple[int, ...], rng: np.random.Generator) -> FloatArray:
+        """Independent N(0, σ²) draws."""
+        return rng.normal(0.0, self.scale, size)
+
+
+class LaplaceNoise(Noise):
+    """Laplace(b): density exp(−|x|/b)/2b, characteristic function 1/(1 + b²ω²), variance 2b²."""
+
+    name = "laplace"
+
+    @property
+    def variance(self) -> float:
+        """2b²."""
+        return 2 * self.scale**2
+
+    def log_characteristic_function(self, frequency: ArrayLike) -> FloatArray:
+        """−ln(1 + b²ω²)."""
+        return -np.log1p(np.square(self.scale * np.asarray(frequency, dtype=float)))
+
+    def density(self, x: ArrayLike) -> FloatArray:
+        """exp(−|x|/b)/2b."""
+        return np.asarray(np.exp(-np.abs(np.asarray(x, dtype=float)) / self.scale) / (2 * self.scale))
+
+    def sample(self, size: int | tuple[int, ...], rng: np.random.Generator) -> FloatArray:
+        """Independent Laplace(b) draws."""
+        return rng.laplace(0.0, self.scale, size)
+
 
 Kind = Literal["gaussian", "laplace"]
 

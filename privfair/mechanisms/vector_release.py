@@ -24,12 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, require_positive
 from accountant.events import Adjacency, Gaussian, Unit, as_adjacency
+from privfair.codec import unless
 from privfair.mechanisms.entropy import LARGEST_SCALE, Entropy
 from privfair.util import FloatArray
 
@@ -37,7 +39,8 @@ DEFAULT_STEPS = 1024
 LEAST_NOISE = 16.0  # grid steps
 MOST_COORDINATES = 2**24
 TAIL = 12.0  # standard deviations: a draw beyond has a probability of 4e-33
-_SMOOTHING = 2.0  # s, in steps
+SMOOTHING = 2.0  # s, in steps
+_TAIL_OF_SUM = 12.2  # standard deviations of the noise in a whole sum
 _ROUNDING = 1 + 1e-12  # of clipping in floating point
 
 
@@ -54,6 +57,8 @@ class VectorNoise:
     """Of the grid, in a unit."""
     shares: int = 1
     """How many clients' noise adds up to the noise above; 1: every client adds all of it."""
+    inward: Annotated[bool, unless(False)] = False
+    """Whether a vector whose rounded form would be longer than `steps` is rounded toward 0: then none is."""
 
     def __post_init__(self) -> None:
         """Check the noise and the grid."""
@@ -92,6 +97,8 @@ class VectorNoise:
 
     def sensitivity(self, adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE) -> float:
         """How far one vector can move the sum, in steps, in Euclidean distance; rounding included."""
+        if self.inward:  # whole numbers within a ball of `steps`, whose distance is at most its width
+            return float(self.steps if as_adjacency(adjacency) is Adjacency.ADD_OR_REMOVE else 2 * self.steps)
         rounding = math.sqrt(self.count) / 2
         presence = self.steps * _ROUNDING + rounding
         if as_adjacency(adjacency) is Adjacency.ADD_OR_REMOVE:
@@ -105,7 +112,7 @@ class VectorNoise:
 
         `times`: how many times as far as one vector a unit moves what is released; not 1 where a unit is many records.
         """
-        scale = math.sqrt((self.grid_scale - _SMOOTHING) * (self.grid_scale + _SMOOTHING))
+        scale = math.sqrt((self.grid_scale - SMOOTHING) * (self.grid_scale + SMOOTHING))
         moved = self.sensitivity(adjacency) * times
         return Gaussian(math.nextafter(scale, 0.0), moved, as_adjacency(adjacency), unit)
 
@@ -116,7 +123,7 @@ class VectorNoise:
 
     def with_event_scale(self, scale: float) -> VectorNoise:
         """The same with as much noise as makes `event` have at least this scale: takes a calibrated event's."""
-        multiplier = math.hypot(require_positive("noise scale", scale), _SMOOTHING) / self.steps
+        multiplier = math.hypot(require_positive("noise scale", scale), SMOOTHING) / self.steps
         least = LEAST_NOISE * math.sqrt(self.shares) / self.steps * _ROUNDING
         found = replace(self, multiplier=max(multiplier, least))
         while found.event().noise_scale < scale:
@@ -146,6 +153,68 @@ def in_unit_ball(vectors: FloatArray) -> FloatArray:
     lengths = np.linalg.norm(finite, axis=1, keepdims=True)
     inside: FloatArray = finite / np.maximum(lengths, 1.0)
     return inside
+
+
+# ---- One step of DP-SGD whose noise is whole numbers, all of it or a share.
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """What is done to the sum of a client's clipped gradients before it leaves.
+
+    A record's gradient, clipped to `max_grad_norm`, is a vector of whole numbers of length at most `noise.steps`. Their
+    sum over the client's sample is clamped to ±`room` before the noise: no two sums get farther apart by that, and the
+    sum over all clients does not wrap. Cutting after the noise would not be post-processing of the sum.
+    """
+
+    max_grad_norm: float
+    room: int
+    noise: VectorNoise
+
+    def __post_init__(self) -> None:
+        """Check the bound and the room."""
+        require_positive("max_grad_norm", self.max_grad_norm)
+        if isinstance(self.room, bool) or not isinstance(self.room, int) or self.room < self.noise.steps:
+            raise InputError("room", f"must be a whole number, at least {self.noise.steps}", self.room)
+        if not self.noise.inward:
+            raise InputError("noise of gradients", "must be for vectors that are rounded inward", "others")
+
+    def message(self, total: NDArray[np.int64], entropy: Entropy) -> NDArray[np.int64]:
+        """The sum of clipped gradients, in steps, with all of the noise or one share."""
+        return self.noise.release(np.clip(total, -self.room, self.room), entropy)
+
+
+@dataclass(frozen=True)
+class GradientPlan:
+    """How gradients of all clients are summed in one step of DP-SGD with noise in shares: public, the same everywhere.
+
+    The grid is the finest power of two of which the sum of all records of a step, and 12.2 standard deviations of the
+    noise of all clients beside it, stay within half the modulus. A sum that wraps costs accuracy, and never privacy.
+    """
+
+    count: int  # parameters
+    clients: int  # whose shares are in the sum, at most
+    shares: int  # h: how many of them are the whole noise
+    modulus: int
+
+    def noise(self, multiplier: float, records: float) -> VectorNoise:
+        """Noise of scale `multiplier` times the clipping norm, where a step has at most so many records."""
+        for steps in GRIDS:
+            enough = multiplier * steps >= LEAST_NOISE * math.sqrt(self.shares) * _ROUNDING
+            if enough and self._fits(multiplier, steps, records):
+                return VectorNoise(multiplier, self.count, 2.0, steps, self.shares, inward=True)
+        rule = f"must fit into sums of whole numbers below {self.modulus}, with {records:.0f} records in a step"
+        remedy = "Take a smaller privacy.sampling_rate, or a larger ε."
+        raise InputError("noise multiplier of updates", rule, float(f"{multiplier:.4g}"), remedy)
+
+    def room(self, noise: VectorNoise, records: float) -> int:
+        """What a client's sum of gradients is clamped to: all records of a step could be its own."""
+        return math.ceil(max(records, 1.0)) * noise.steps
+
+    def _fits(self, multiplier: float, steps: int, records: float) -> bool:
+        reach = _TAIL_OF_SUM * multiplier * steps * math.sqrt(self.clients / self.shares)
+        fine = steps >= LEAST_NOISE * math.sqrt(self.count)  # rounding inward loses at most a sixteenth of a gradient
+        return fine and math.ceil(max(records, 1.0)) * steps + reach <= (self.modulus - 1) // 2
 
 
 # ---- A client's whole update, made private: clipped, weighted, rounded to a grid, with integer noise.
@@ -203,7 +272,7 @@ class UpdatePlan:
     max_norm: float  # S
     count: int  # numbers of an update
     most: int  # what one client may add to a coordinate of the sum
-    cohort: int = 1  # no sum of fewer updates is opened; above 1, everybody adds only a share of the noise
+    shares: int = 1  # how many clients' shares are the whole noise; 1: everybody adds all of it
     participation: float = 1.0  # the share of clients that train in a round
 
     def __post_init__(self) -> None:
@@ -211,11 +280,6 @@ class UpdatePlan:
         if not 1 <= self.count <= MOST_COORDINATES:
             rule = f"must have between 1 and {MOST_COORDINATES} parameters for client-level privacy"
             raise InputError("model", rule, self.count)
-
-    @property
-    def shares(self) -> int:
-        """How many shares are the whole noise: a client that opens a sum knows its own share, so all but one count."""
-        return max(1, self.cohort - 1)
 
     def noise(self, multiplier: float) -> VectorNoise:
         """Noise of scale `multiplier` times the largest part of one client, on the finest grid that it fits."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from accountant.bounds import by_pld
 from accountant.events import Nothing
 from privfair.channels.base import registered
 from privfair.config import Config
@@ -14,7 +15,7 @@ from privfair.fairness.notions import Cells
 from privfair.federated.algorithms.mmd_fedavg import standard_error
 from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
 from privfair.numbers import shown
-from privfair.privacy.planner import Planner, by_pld
+from privfair.privacy.planner import Planner
 
 NO_GAP = (
     "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
@@ -147,7 +148,7 @@ def _expected_error(release_plan: ReleasePlan, planner: Planner) -> str:
 def sum_error(release_plan: ReleasePlan, shared: PrivateEmbedding, cell: int) -> float:
     """The noise of a cell's mean vector, on each coordinate: √(clients)·(σ of one's noise) over the records."""
     takes = shared.cells[:, cell] > 0
-    noisy = len(shared.asked(release_plan.records)) if shared.noise.shares > 1 else int(takes.sum())
+    noisy = int(np.count_nonzero(shared.asked(release_plan.records))) if shared.noise.shares > 1 else int(takes.sum())
     return (
         shared.noise.multiplier * math.sqrt(noisy / shared.noise.shares) / float(release_plan.cells[takes, cell].sum())
     )

@@ -1,4 +1,4 @@
-"""ε and calibration by PLD, also where its grid cannot resolve the events."""
+"""From a target ε to a release plan: who takes part, at which rates, and the least noise that meets the target."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from accountant.bounds import BoundsDisagree, Method, spent
+from accountant.bounds import Method, by_pld, spent
 from accountant.calibration import Channel, calibrate
 from accountant.errors import InputError, Refused
-from accountant.events import Composed, Event, Nothing
+from accountant.events import Composed, Nothing
 from accountant.pld_profiles import TooFine
 from privfair.channels.base import CALIBRATED, registered
 from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.scores import PREDICTIONS, ScoresChannel
-from privfair.channels.updates import UPDATES, UpdatesChannel
+from privfair.channels.updates import UPDATES, UpdatesChannel, multiplier_for
 from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling
 from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
 from privfair.fairness.tracking import largest_remainder_quotas
@@ -27,13 +27,8 @@ from privfair.federated.release_plan import Claim, ClientUpdates, PrivateEmbeddi
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
-from privfair.mechanisms.vector_release import VectorNoise
+from privfair.mechanisms.vector_release import GradientRelease, VectorNoise
 from privfair.util import FloatArray
-
-
-def by_pld(event: Event, delta: float) -> float:
-    """ε of these events by PLD; where noise is too small for its grid, by RDP, which is a bound as well."""
-    return pld_or_rdp(lambda method: spent(event, delta, method).epsilon)
 
 
 def calibrated_factor(channels: Sequence[Channel], epsilon: float, delta: float, method: Method) -> float:
@@ -43,14 +38,6 @@ def calibrated_factor(channels: Sequence[Channel], epsilon: float, delta: float,
     except TooFine:
         rule = "must be large enough for the grid of PLD"
         raise InputError("privacy.epsilon", rule, epsilon, 'Or set privacy.target_method = "rdp".') from None
-
-
-def pld_or_rdp(epsilon: Callable[[Method], float]) -> float:
-    """What a function of the method says for "pld", or for "rdp" where the grid of PLD is too fine to be computed."""
-    try:
-        return epsilon("pld")
-    except (TooFine, BoundsDisagree):
-        return epsilon("rdp")
 
 
 # ---- From a budget to noise: what every channel of a run costs, and the least noise that meets the target.
@@ -187,7 +174,7 @@ class Planner(PrivateRun):
             else:
                 sharing = Sharing(scores, sampling.quotas, sampling.rates, self.config.kernel_correction)
         if multiplier is not None and self.work.updates is None:
-            updates = PrivateUpdates(sampling.steps, sampling.sampling_rate, multiplier, self.config.max_grad_norm)
+            updates = self._private_updates(sampling, multiplier, int(records.sum()))
         return ReleasePlan(
             records=records,
             cells=cells,
@@ -200,7 +187,24 @@ class Planner(PrivateRun):
             count_releases=self.count_releases,
             evaluation=self.evaluation_noise,
             claim=claim,
+            cohort=self.work.cohort,
+            totals=self.work.counts_in_shares and self.count_noise is not None,
         )
+
+    def _private_updates(self, sampling: Sampling, multiplier: float, records: int) -> PrivateUpdates:
+        """How clients run DP-SGD; where a round is one step on the sum of all, with integer noise that comes in shares.
+
+        `records`: as released. A step's sum has room for more of them than a sample is likely to have.
+        """
+        c, plan, rate = self.config, self.work.gradients, sampling.sampling_rate
+        if plan is None:
+            return PrivateUpdates(sampling.steps, rate, multiplier, c.max_grad_norm)
+        expected = rate * max(records, 1)
+        most = math.ceil(1.1 * expected + 6 * math.sqrt(expected) + 100)
+        noise = plan.noise(multiplier, most)
+        gradient = GradientRelease(c.max_grad_norm, plan.room(noise, most), noise)
+        rates = (self.work.learning_rate, self.work.learning_rate_decay)
+        return PrivateUpdates(1, rate, multiplier, c.max_grad_norm, gradient, *rates)
 
     def _client_updates(self, multiplier: float, records: NDArray[np.int64]) -> ClientUpdates | None:
         """How whole updates are released, where they are."""
@@ -211,7 +215,9 @@ class Planner(PrivateRun):
         return ClientUpdates(plan.noise(multiplier), plan.max_norm, largest)
 
     def steps(self, sampling_rate: float) -> int:
-        """Local steps of a round: configured, or as many as make the configured epochs in the mean."""
+        """Local steps of a round: configured, or as many as make the configured epochs in the mean; one on a sum."""
+        if self.work.gradients is not None:
+            return 1
         steps = self.config.local_steps or max(1, round(self.work.epochs / sampling_rate))
         if steps > MOST_LOCAL_STEPS and self.config.updates == "dp_sgd":
             rule = f"must be at most {MOST_LOCAL_STEPS:,} a round (local_epochs / sampling rate)"
@@ -375,7 +381,7 @@ class Planner(PrivateRun):
             return None
         start: Fairness
         if plan is not None:
-            start = plan.noise(c.prediction_noise or 1.0)
+            start = plan.noise(c.prediction_noise or max(1.0, plan.least_noise))
         else:
             low, high = self._require_range()
             start = ScoreNoise(kind, c.prediction_noise or high - low, low, high)
@@ -423,7 +429,9 @@ class Planner(PrivateRun):
             return c.noise_multiplier
         self.target("noise_multiplier")
         factor = self._factor([*self._updates(sampling, 1.0, fixed=False), *self.rest(sampling, scores, None)])
-        return factor if self.work.updates is None else self.work.updates.calibrated(factor).multiplier
+        if self.work.updates is not None:
+            return self.work.updates.calibrated(factor).multiplier
+        return factor if self.work.gradients is None else multiplier_for(factor, self.work.gradients.count)
 
     def _factor(self, channels: list[Channel]) -> float:
         """The least noise factor that meets the target together with everything that is fixed."""
@@ -555,26 +563,40 @@ class PrivateCounts:
         return self.planner.one_phase and self.planner.config.counts != "public"
 
     def settle(self, counts: list[Counts], noise: Noise | None = None) -> ReleasePlan:
-        """Leave out who is too small, plan the rates, calibrate the noise, or check that of others."""
+        """Leave out who is too small, plan the rates, calibrate the noise, or check that of others.
+
+        Where counts are totals over all clients, nobody is left out, and the rules for small cells are for totals.
+        """
         config = self.planner.config
         planner = replace(self.planner, count_releases=self.releases_of_counts())
         reported = np.array([c.records for c in counts])
         cells = np.stack([c.cells for c in counts])
         least = self._least()
-        takes_part = reported >= least
+        totals = planner.work.counts_in_shares and planner.count_noise is not None
+        takes_part = np.full(len(counts), reported.sum() >= least) if totals else reported >= least
         if not takes_part.any():
             remedy = (
                 "With so few records there is nothing to learn privately. The rule is the larger of privacy.min_count "
                 "and three times the noise of counts (two for gaussian); more ε or a larger count_share lowers it."
             )
-            rule = f"must have a client with a released count of at least {least}"
-            raise InputError("data", rule, int(reported.max()), remedy)
+            who = "a released total" if totals else "a client with a released count"
+            found = int(reported.sum() if totals else reported.max())
+            raise InputError("data", f"must have {who} of at least {least}", found, remedy)
         records = np.where(takes_part, reported, 0)
         cells = np.where(takes_part[:, None], cells, 0)
         planner = replace(planner, released_delta=self._delta(int(records.sum())))
         if config.counts == "public":
             planner = replace(planner, public_counts=cells)
         return planner.release_plan(self._sampling(records, cells, least), records, cells, least, noise)
+
+    def divided(self, total: NDArray[np.int64], members: int, clients: int) -> list[Counts]:
+        """The opened total of counts, in whole records and as if nobody was absent, in even parts for every client."""
+        noise = self.planner.count_noise
+        if noise is None:
+            raise InputError("counts", "must have noise to be totals", None)
+        reported = np.rint(noise.total(total) * (clients / members)).astype(np.int64)
+        parts = _even_parts(reported, clients)
+        return [Counts(*self.planner.cells.read(part)) for part in parts]
 
     def ended(self, error: InputError) -> Exception:
         """The error of a run that cannot go on with the counts that it got; with what they cost, where they did."""
@@ -602,6 +624,9 @@ class PrivateCounts:
         if noise is None:
             return 1
         tail = 3.0 if noise.kind == "laplace" else 2.0  # of exp(-t)/2, of the normal law
+        cohort = self.planner.work.cohort
+        if noise.shares > 1 and cohort is not None:  # a total has the shares of all holders, and more than the claim
+            tail *= math.sqrt(cohort.holders / noise.shares)
         return max(self.planner.config.min_count, math.ceil(tail * noise.scale))
 
     def _sampling(self, records: NDArray[np.int64], cells: NDArray[np.int64], least: int) -> Sampling:
@@ -612,7 +637,9 @@ class PrivateCounts:
         """
         config, work = self.planner.config, self.planner.work
         rate = config.sampling_rate
-        if rate is None:
+        if rate is None and work.gradients is not None:  # a step on all records has the most signal for its noise
+            rate = 1.0
+        elif rate is None:
             rate = min(1.0, float(work.batch_size * np.count_nonzero(records) / records.sum()))
             if config.local_steps is None:  # larger minibatches, where there would be too many
                 rate = max(rate, work.epochs / MOST_LOCAL_STEPS)
@@ -620,7 +647,8 @@ class PrivateCounts:
         if not work.shares_scores or config.predictions == "none":
             return Sampling(rate, steps, None, None)
         if work.embedding is not None:
-            return Sampling(rate, steps, (cells >= least).astype(np.int64), None)
+            large = cells.sum(axis=0, keepdims=True) >= least if work.counts_in_shares else cells >= least
+            return Sampling(rate, steps, np.broadcast_to(large, cells.shape).astype(np.int64), None)
         received = np.where(cells >= least, cells, 0)
         one_rate = self._one_rate(received)
         quotas = self._quotas(received, one_rate)
@@ -653,3 +681,9 @@ class PrivateCounts:
         if one_rate is not None:
             return np.where(quotas > 0, one_rate, 0.0)
         return np.minimum(1.0, quotas / np.maximum(counts, 1))
+
+
+def _even_parts(total: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
+    """(parts, entries): whole numbers that add up to the total and differ by at most 1."""
+    whole, rest = np.divmod(total, parts)
+    return whole + (np.arange(parts)[:, None] < rest).astype(np.int64)

@@ -48,7 +48,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     elif config.privacy.distributed_noise and config.fairness.tracker != "embedding":
         rule = "is for the embedding tracker only, or for updates of whole clients"
         raise InputError("privacy.distributed_noise", rule, True)
-    if config.privacy.smallest_cohort is not None and not config.privacy.distributed_noise:
+    if config.privacy.smallest_cohort is not None and not (config.privacy.distributed_noise or config.masks):
         raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
     if config.fairness.tracker == "embedding":
         _require_gaussian_sums(config)
@@ -65,6 +65,36 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if federation.optimizer == "scaffold":
         rule = "must not be scaffold: control variates are a second message of every client, and have no price"
         raise InputError("federation.optimizer", rule, "scaffold", "Use fedavg, fedprox, fedadam or fedavgm.")
+
+
+def require_masks(config: Config, clients: int) -> None:
+    """Raise if masks are asked for where they cannot be, or their options where there are none."""
+    sums, engine = config.aggregation, config.run.engine
+    if sums.masks is False and config.scheme == "masked":
+        rule = 'must not be false with aggregation.scheme = "masked", which has nothing but masks'
+        raise InputError("aggregation.masks", rule, False, "Leave it out, or take scheme bfv.")
+    if not config.masks:
+        for key in ("colluders", "smallest_cohort"):
+            if getattr(sums, key) is not None:
+                rule, remedy = "is for masks only", "Set aggregation.masks = true, or leave it out."
+                raise InputError(f"aggregation.{key}", rule, getattr(sums, key), remedy)
+        return
+    if config.scheme not in ("bfv", "masked"):
+        rule = "must be bfv or masked with aggregation.masks: masks are numbers modulo a prime"
+        raise InputError("aggregation.scheme", rule, config.scheme, "Set one of them, or aggregation.masks = false.")
+    if clients < 3:
+        rule = "must be at least 3 with aggregation.masks: of two each knows the other's vector from the sum"
+        raise InputError("clients", rule, clients, "Bring more clients, or set aggregation.masks = false.")
+    if sums.smallest_cohort is not None and config.privacy.smallest_cohort is not None:
+        rule = "must not be set beside aggregation.smallest_cohort: with masks they are the same"
+        raise InputError("privacy.smallest_cohort", rule, config.privacy.smallest_cohort, "Leave one of them out.")
+    trained = config.federation.clients_per_round
+    if trained is not None and trained < clients:
+        rule = f"must be left out with aggregation.masks, or be all {clients} clients: a sum of fewer does not open"
+        raise InputError("federation.clients_per_round", rule, trained, "Or set aggregation.masks = false.")
+    if engine.startswith("flower"):
+        rule = "must be false with Flower, for now: data holders there do not keep mask keys yet"
+        raise InputError("aggregation.masks", rule, True, 'Set run.engine = "local", or aggregation.masks = false.')
 
 
 def _require_whole_clients(config: Config) -> None:

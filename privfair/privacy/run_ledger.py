@@ -159,7 +159,8 @@ def dataset_name(config: Config, name: str) -> str:
 
 def named_run(beginning: str, config: Config, schema: Schema, notion: Notion | None) -> str:
     """The name of a run in the ledger."""
-    inferred, shares = schema.inferred, config.privacy.distributed_noise
+    # under masks every row has the event of one share as well, and the name need not say it
+    inferred, shares = schema.inferred, bool(config.privacy.distributed_noise) and not config.masks
     return run_name(beginning, definition(config, schema, notion), inferred=inferred, shares=shares)
 
 
@@ -209,10 +210,17 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
     if config.run.reproducible_noise:
         remedy = "Whoever knows the seed can take seeded noise off again."
         raise InputError("run.reproducible_noise", f"must be false for {dataset!r}, which has a budget", True, remedy)
-    if config.privacy.distributed_noise:
-        rule = f"must be false for {dataset!r}, which has a budget"
-        remedy = "The ledger would count the noise of the sum, and the server with one client sees less of it."
+    if config.shares_noise and not config.masks:
+        rule = f"must be false for {dataset!r}, which has a budget, or come with masks"
+        remedy = (
+            "The ledger would count the noise of the sum, and the server with one client sees less of it. Set "
+            "aggregation.masks = true: then they see sums alone."
+        )
         raise InputError("privacy.distributed_noise", rule, True, remedy)
+    if config.masks_in_the_open:
+        rule = f"must not be stacked with masks for {dataset!r}, which has a budget"
+        remedy = 'It adds up parts with a share of noise each in the open. Set run.engine = "local".'
+        raise InputError("run.engine", rule, "stacked", remedy)
     if schema.inferred:
         remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."
         raise InputError("data", f"must have a declared schema for {dataset!r}, which has a budget", "inferred", remedy)

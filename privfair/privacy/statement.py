@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from accountant.accountant import Accountant
-from accountant.bounds import TOLERATED, Method, spent
+from accountant.bounds import TOLERATED, Method, by_pld, pld_or_rdp, spent
 from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Neighbouring, Nothing, Unit
 from accountant.spending import Spend, attribute_of
@@ -23,21 +23,40 @@ from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
-from privfair.privacy.planner import Planner, by_pld, pld_or_rdp, sampling_of
+from privfair.privacy.planner import Planner, sampling_of
 from privfair.privacy.run_ledger import RunLedger
 from privfair.secure_aggregation import SINGLE_KEY_WARNING
+from privfair.secure_aggregation.masks import Cohort
 
 
 def collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, Any] | None:
-    """Both ε in words and numbers; None where every client adds all of its noise itself."""
-    shares = release_plan.noise_shares
+    """Whom the run's ε is for, and the ε beyond that, in words and numbers; None where no noise comes in shares."""
+    shares, cohort = release_plan.noise_shares, release_plan.cohort
     if shares < 2:
         return None
     pooled = with_collusion(release_plan, replace(planner, count_releases=release_plan.count_releases))
+    beyond = {name: value if math.isfinite(value) else None for name, value in pooled.items()}
+    if cohort is not None:
+        n, k, c = cohort.holders, cohort.colluders, cohort.smallest
+        return {
+            "n": n,
+            "colluders": k,
+            "smallest_cohort": c,
+            "honest_shares": shares,
+            "epsilon_beyond": beyond,
+            "within": f"The run's ε: against the server together with at most {k} of the {n} data holders, and against "
+            f"everybody who gets the model. They learn sums of the vectors of at least {shares} honest data holders, "
+            "and nothing about any single one; the noise of those alone carries the ε.",
+            "beyond": f"If more than {k} data holders pool what they see with the server, the larger ε holds "
+            "(epsilon_beyond; none is stated for a plan of two phases): then only a data holder's own share of the "
+            "noise is certain to hide its records.",
+            "assumes": "Every honest data holder draws its share of the noise, its keys stay its own, and nobody "
+            "breaks the ciphers of the masks (X25519, Ed25519, AES-256): what hides single vectors is computational.",
+        }
     return {
         "nobody": "The run's ε: against the server, which opens nothing, and against every client, which opens sums "
         f"and knows its own share of their noise; at least {shares} shares remain.",
-        "server_and_one_client": {name: value if math.isfinite(value) else None for name, value in pooled.items()},
+        "server_and_one_client": beyond,
         "assumes": f"The server adds as agreed, at least {shares + 1} vectors in a sum; clients draw their noise, "
         "and no client reads the others' traffic, which its key opens. Every further client that pools what it knows "
         "with another takes one share away.",
@@ -47,16 +66,20 @@ def collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, Any] | N
 def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, float]:
     """ε of the plan by RDP and PLD where only a client's own share of noise hides its vectors.
 
-    So it is against the server together with one client, whose key opens what others send.
+    With masks so it is against more colluding data holders than the plan allows for; without them against the server
+    together with one client, whose key opens what others send.
     """
-    planner, sampling = planner.under(release_plan), sampling_of(release_plan)
+    planner, sampling = planner.under(release_plan).alone, sampling_of(release_plan)
     delta = planner.delta
     channels = []
     if release_plan.client_updates is not None:
         channels = planner.rest(sampling, None, release_plan.client_updates.noise.alone)
     elif release_plan.updates is not None:
-        channels = planner.rest(sampling, None, release_plan.updates.noise_multiplier)
+        multiplier, gradient = release_plan.updates.noise_multiplier, release_plan.gradient
+        channels = planner.rest(sampling, None, multiplier if gradient is None else gradient.noise.alone)
     noise = release_plan.fairness_noise
+    if not planner.one_phase:  # other counts would have given other rates and noise, and another ε: no figure holds
+        return {"rdp": math.inf, "pld": math.inf}
     if not channels or (planner.work.shares_scores and noise is None):  # something has no noise at all
         return {"rdp": math.inf, "pld": math.inf}
     if noise is not None:
@@ -111,9 +134,17 @@ def statement(
     unbounded = sorted({spend.channel for spend in spends if spend.event.neighbouring is None and _unbounded(spend)})
     head = run_ledger.ledger.head()
     return {
-        "private": not (unbounded or total.broken or run_ledger.seeded or schema.inferred),
+        "private": not (unbounded or total.broken or run_ledger.seeded or schema.inferred or config.masks_in_the_open),
         "claim": total.broken
-        or _claim(run_ledger, schema, unbounded, planner.unit, shared=release_plan.noise_is_shared),
+        or _claim(
+            run_ledger,
+            schema,
+            unbounded,
+            planner.unit,
+            shared=release_plan.noise_is_shared,
+            cohort=release_plan.cohort,
+            in_the_open=config.masks_in_the_open,
+        ),
         "epsilon": {"rdp": _number(total.rdp), "pld": _number(total.pld)},
         "epsilon_of": total.of,
         "epsilon_of_plan": {"rdp": _number(claim.rdp), "pld": _number(claim.pld)},
@@ -248,7 +279,16 @@ def _unbounded(spend: Spend) -> bool:
     return spend.event.kind == "not-private"
 
 
-def _claim(run_ledger: RunLedger, schema: Schema, unbounded: Sequence[str], unit: Unit, *, shared: bool) -> str:
+def _claim(
+    run_ledger: RunLedger,
+    schema: Schema,
+    unbounded: Sequence[str],
+    unit: Unit,
+    *,
+    shared: bool,
+    cohort: Cohort | None,
+    in_the_open: bool,
+) -> str:
     if unbounded:
         return f"No ε: {', '.join(unbounded)} left the clients without noise."
     if run_ledger.seeded:
@@ -260,6 +300,17 @@ def _claim(run_ledger: RunLedger, schema: Schema, unbounded: Sequence[str], unit
         )
     whom = "For every record of every client" if unit is Unit.RECORD else "For every client with all of its records"
     also = "" if unit is Unit.RECORD else " The same ε bounds replacing one record, which is a part of that."
+    if in_the_open:
+        return (
+            "The ε below is that of a run with masks. Here the parts of the sums were added up in the open "
+            '(run.engine = "stacked"), each with a share of the noise only.'
+        )
+    if shared and cohort is not None:
+        return (
+            f"{whom}, everything that the server and at most {cohort.colluders} of the {cohort.holders} data holders "
+            f"see together, and the model, is (ε, δ)-differentially private; if more of them collude, the larger ε "
+            f"holds (collusion).{also}"
+        )
     if shared:
         return (
             f"{whom}, everything that anybody can read is (ε, δ)-differentially private, as long as the server and a "
@@ -364,15 +415,26 @@ def _not_covered(config: Config, run_ledger: RunLedger, schema: Schema, cohort: 
     if config.privacy.client_level:
         found.append("Whether a data holder takes part at all: its counts and its weight are public.")
     else:
-        found += [
-            f"Facts about a client as a whole: the server sees its noisy {_seen(config)}.",
-            "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four "
-            "draws (not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: "
-            "integer noise."
-            if not run_ledger.seeded
-            else "Noise of updates: Gaussian in floating point.",
-        ]
-    if config.scheme == "plain":
+        if seen := _seen(config):
+            found.append(f"Facts about a client as a whole: the server sees its noisy {seen}.")
+        if not config.sums_gradients:  # there all noise is whole numbers
+            found.append(
+                "Noise of updates: Gaussian in floating point, from the operating system's generator as a sum of four "
+                "draws (not Opacus's secure_mode, which needs a package that is no longer kept). Scores and counts: "
+                "integer noise."
+                if not run_ledger.seeded
+                else "Noise of updates: Gaussian in floating point."
+            )
+    if config.masks_in_the_open:
+        found.append(
+            "Masks were not computed: the stacked engine adds the same integers in the open. The ε is that of a run "
+            'with masks (run.engine = "local").'
+        )
+    if config.masks:
+        found.append(
+            "Who takes part in a sum, who is absent, and the sums themselves: the server and all data holders see them."
+        )
+    elif config.scheme == "plain":
         found.append("Updates are not encrypted: the server sees each client's noisy update.")
     else:
         found.append(f"Encryption ({config.scheme}). {SINGLE_KEY_WARNING}")
@@ -384,10 +446,12 @@ def _not_covered(config: Config, run_ledger: RunLedger, schema: Schema, cohort: 
 
 
 def _seen(config: Config) -> str:
-    """What the server can read of every single client."""
-    if config.fairness.tracker == "embedding":
-        return "counts" if config.scheme != "plain" else "sums of features and counts"
-    return "scores and counts"
+    """What the server can read of every single client; empty: nothing."""
+    counts = "" if config.sums_counts and config.privacy.counts != "public" else "counts"
+    if config.fairness.tracker == "embedding" or config.federation.method != "mmd_fedavg":
+        plain = config.scheme == "plain" and config.fairness.tracker == "embedding"
+        return "sums of features and counts" if plain else counts
+    return "scores and counts" if counts else "scores"
 
 
 def _number(value: float) -> float | None:

@@ -11,7 +11,8 @@ from privfair.run_names import has_inferred_schema, has_noise_in_shares
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from accountant.audit import DatasetAudit, Line
+    from accountant.audit import Collusion, DatasetAudit, Line
+    from accountant.worst_case import Epsilon
 
 MOMENT, HALF_A_DAY = timedelta(seconds=1), timedelta(hours=12)
 _RDP_FOR_PLD = (
@@ -54,9 +55,29 @@ def remarks(dataset: DatasetAudit) -> list[str]:
         found.append(_NOT_CLAIMED)
     if shares(dataset):
         found.append(_IN_SHARES)
+    if dataset.collusion is not None:
+        found.append(_masked(dataset.collusion, beyond(dataset)))
     if len(dataset.by_run) > 1:
         found.append(_SEVERAL_RUNS)
     return found
+
+
+def beyond(dataset: DatasetAudit) -> Epsilon | None:
+    """ε where more holders collude than runs with masks assume; None where there is none.
+
+    Rows of noise in shares without masks do not have the event of one share, so that nothing is known with them.
+    """
+    return None if dataset.collusion is None or shares(dataset) else dataset.collusion.beyond
+
+
+def _masked(collusion: Collusion, epsilon: Epsilon | None) -> str:
+    """Whom ε is for where noise came in shares under masks, and the ε beyond that."""
+    whom = " and ".join(f"{k} of {n} data holders" for n, k, _ in collusion.cohorts)
+    text = f"Noise came in shares of masked sums: ε holds against the server together with at most {whom}."
+    if epsilon is None:
+        return text
+    larger = epsilon.rdp if epsilon.pld is None else epsilon.pld
+    return f"{text} If more of them collude, ε = {shown(larger)} holds, by each data holder's own share."
 
 
 def shares(dataset: DatasetAudit) -> bool:

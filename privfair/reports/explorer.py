@@ -12,7 +12,7 @@ import numpy as np
 from accountant.errors import InputError
 from privfair.kernels.base import Kernel, SumKernel
 from privfair.kernels.comparison import Comparison, monte_carlo_band, noise_quadrature
-from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise, Noise
+from privfair.mechanisms.score_release import GaussianNoise, LaplaceNoise, Noise
 from privfair.reports.pages import render_page, write_page
 from privfair.util import FloatArray
 

@@ -11,17 +11,18 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from accountant.errors import InputError
 from privfair.channels.base import MOST_RECORDS, PlannedRequests, PriceList, ReplyCheck
+from privfair.channels.counts import COUNTS
+from privfair.channels.evaluation import EVALUATION
 from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
-from privfair.clients.client import Client, EntropyOf
+from privfair.clients.client import Client
 from privfair.clients.embedder import Embedder
 from privfair.clients.training import require_private_model
 from privfair.config import Config
@@ -40,21 +41,23 @@ from privfair.federated.algorithms.baselines import (
     FedFB,
     LocalFairness,
 )
-from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_adder
+from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_sums
 from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, Metered
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
+from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
 from privfair.kernels.families import parse_kernel
-from privfair.mechanisms.entropy import SeededEntropy, SystemEntropy
-from privfair.mechanisms.vector_release import DEFAULT_STEPS, UpdatePlan
+from privfair.mechanisms.entropy import entropy_of
+from privfair.mechanisms.vector_release import DEFAULT_STEPS, GradientPlan, UpdatePlan
 from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided, require_private, require_separate
+from privfair.privacy.requirements import require_decided, require_masks, require_private, require_separate
 from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of
+from privfair.runs.keys import key_pair
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
@@ -63,13 +66,15 @@ from privfair.secure_aggregation import (
     KeyPair,
     ServerAggregator,
     ServerKeys,
+    Sums,
     WholeNumbers,
-    load_client,
-    load_server,
     new_keys,
     plain_keys,
 )
-from privfair.util import FloatArray, stream
+from privfair.secure_aggregation.base import WordClient, WordServer
+from privfair.secure_aggregation.masked import MaskedClientAggregator, MaskedServerAggregator, Masking, TotalsForServer
+from privfair.secure_aggregation.masks import cohort_of
+from privfair.util import FloatArray
 
 
 def build_algorithm(
@@ -149,6 +154,7 @@ def _check_decisions(method: str, config: Config, schema: Schema) -> None:
 ROOM = 50_000  # records of one client whose features a sum has room for, where integers are bounded by encryption
 
 
+Code = FixedPoint | WholeNumbers
 Adders = tuple[ServerAggregator, ServerAggregator | None]  # of updates; of features, where they are tracked
 Prices = Sequence[PriceList] | Mapping[int, PriceList]  # by the number of the client
 
@@ -173,6 +179,7 @@ class RunSpec:
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> RunSpec:
         """Of a run with so many clients; what a private run must not have is refused."""
         f = config.federation
+        require_masks(config, clients)
         if notion is not None:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
@@ -229,8 +236,18 @@ class RunSpec:
             kernel=config.fairness.kernel,
             embedding=self.embedding,
             updates=self._updates() if config.privacy.client_level else None,
+            gradients=self._gradients() if config.sums_gradients else None,
+            cohort=cohort_of(config, self.clients),
+            counts_in_shares=config.sums_counts,
+            learning_rate=f.learning_rate,
+            learning_rate_decay=f.learning_rate_decay,
         )
         return Planner(config.privacy, work, self.cells)
+
+    def _gradients(self) -> GradientPlan:
+        """How gradients of all clients are summed, where a round is one step of DP-SGD on the sum."""
+        shares = _sharing(self.config, self.clients)[1]
+        return GradientPlan(self.model().parameters().size, self.clients, shares, MODULI[self.config.scheme])
 
     def _updates(self) -> UpdatePlan:
         """How whole updates are summed, where clients are protected as a whole."""
@@ -241,9 +258,14 @@ class RunSpec:
             max_norm=self.config.privacy.max_update_norm,
             count=self.model().parameters().size,
             most=code.most,
-            cohort=_cohort(self.config, self.clients),
+            shares=_sharing(self.config, self.clients)[1],
             participation=code.contributors / self.clients,
         )
+
+    @property
+    def _whole_updates(self) -> bool:
+        """Whether updates are whole numbers with noise, of which a sum of few has too little."""
+        return self.config.privacy.client_level or self.config.sums_gradients
 
     def model(self) -> FlatModel:
         """A new model with its initial parameters."""
@@ -262,25 +284,47 @@ class RunSpec:
             aggregator,
             snapshots=self.algorithm.snapshots,
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
-            least=_cohort(self.config, self.clients) if self.config.privacy.client_level else 1,
+            least=_sharing(self.config, self.clients)[0] if self._whole_updates else 1,
         )
 
-    def client_side(self, keys: ClientKeys | None, run: str = "") -> tuple[ClientAggregator, Embedder | None]:
+    def client_side(
+        self, keys: ClientKeys | None, run: str = "", masking: Masking | None = None
+    ) -> tuple[ClientAggregator, Embedder | None]:
         """What contributes to the sums of a run and opens them: of updates, and of features where they are tracked."""
-        code = self.fixed_point
-        updates = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=UPDATES)
+        updates = self._opener(UPDATES, self.fixed_point, keys, run, masking)
         if self.embedding is None:
             return updates, None
-        code = self.feature_code
-        features = ClientAggregator(keys or self._plain(code).client, code, run=run, channel=EMBEDDINGS)
-        return updates, Embedder(self.embedding, features)
+        return updates, Embedder(self.embedding, self._opener(EMBEDDINGS, self.feature_code, keys, run, masking))
+
+    def _opener(
+        self, channel: str, code: Code | None, keys: ClientKeys | None, run: str, masking: Masking | None
+    ) -> ClientAggregator:
+        """What contributes to the sums of a channel and opens them."""
+        if self.config.masks_in_the_open:
+            return ClientAggregator(WordClient(), code, run=run, channel=channel)
+        if not self.config.masks:
+            return ClientAggregator(keys or self._plain(code).client, code, run=run, channel=channel)
+        if masking is None or keys is None or code is None:
+            raise InputError("aggregation.masks", "must be false where clients are on other machines, for now", True)
+        rounds, about = self.config.federation.rounds, {"run": masking.federation.run, "channel": channel}
+        return MaskedClientAggregator(keys, code, masking.holders, lambda r: sum_number(channel, r, rounds), **about)
 
     def server_side(self, keys: ServerKeys | None) -> Adders:
         """What adds contributions: to updates, and to features where they are tracked."""
-        updates = ServerAggregator(keys or self._plain(self.fixed_point).server, self.fixed_point)
-        if self.embedding is None:
-            return updates, None
-        return updates, ServerAggregator(keys or self._plain(self.feature_code).server, self.feature_code)
+        updates = self._adder(self.fixed_point, keys)
+        return updates, None if self.embedding is None else self._adder(self.feature_code, keys)
+
+    def _adder(self, code: Code | None, keys: ServerKeys | None) -> ServerAggregator:
+        if self.config.masks_in_the_open:
+            return ServerAggregator(WordServer(), code)
+        kind = MaskedServerAggregator if self.config.masks else ServerAggregator
+        return kind(keys or self._plain(code).server, code)
+
+    def masking(self, run: str) -> Masking | None:
+        """The masks of a simulation, under keys and a name that no other has; None where nothing is masked."""
+        if not self.config.masks or self.config.masks_in_the_open:
+            return None
+        return Masking.simulated(cohort_of(self.config, self.clients), run, self.config)
 
     def _plain(self, code: FixedPoint | WholeNumbers | None) -> KeyPair:
         """What stands for keys in the plain scheme; sums are of integers where there is a code."""
@@ -289,12 +333,25 @@ class RunSpec:
         return plain_keys(quantise=code is not None)
 
     def client(
-        self, index: int, data: ClientData, model: FlatModel, replica: Replica, embedder: Embedder | None
+        self,
+        index: int,
+        data: ClientData,
+        model: FlatModel,
+        replica: Replica,
+        embedder: Embedder | None,
+        masking: Masking | None = None,
     ) -> Client:
         """The client that has these records."""
-        seed, entropy = self.config.run.seed, entropy_of(self.config, index)
+        seed = self.config.run.seed
+        entropy = entropy_of(seed if self.config.run.reproducible_noise else None, index)
         about = (self.schema, self.cells, model, replica)
-        return Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
+        client = Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
+        if masking is not None:
+            client.masking = MaskingDesk(masking.holders[index])
+        if self.config.masks:
+            rounds, holders = self.config.federation.rounds, None if masking is None else masking.holders
+            client.totals = TotalsForServer(holders, lambda channel: sum_number(channel, None, rounds))
+        return client
 
     def reply_check(
         self, adders: Adders, parameters: int, *, remote: Sequence[str] | None = None, replica: Replica | None = None
@@ -315,10 +372,11 @@ class RunSpec:
             cells=len(self.cells),
             contribution_size=parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots),
             features=features,
-            groups=None if remote is None else tuple(len(attribute.values) for attribute in self.schema.sensitive),
+            groups=None if remote is None else self.groups,
             most_records=most,
             remote=remote,
             replica=replica,
+            masked=self.config.masks and not self.config.masks_in_the_open,
         )
 
     def negotiator(self, releases_of_counts: Callable[[], int] | None = None) -> ExactCounts | PrivateCounts:
@@ -341,13 +399,20 @@ class RunSpec:
         *,
         least_trained: int = 0,
         kept: Kept = made_anew,
+        masking: Masking | None = None,
     ) -> Server:
         """The server of a run; `kept`: where the sum of features of a round is written down before it is sent."""
-        algorithm = with_adder(self.algorithm, adders[1], kept)
-        requests = PlannedRequests(self.plan)
-        return Server(
-            backend, algorithm, self.optimizer, self.plan, adders[0], model_holder, negotiator, requests, least_trained
-        )
+        by_channel = {c: a for c, a in zip((UPDATES, EMBEDDINGS), adders, strict=True) if a is not None}
+        rounds = self.config.federation.rounds
+        sums = Sums(by_channel) if masking is None else SecureSums(by_channel, rounds, masking.federation)
+        algorithm = with_sums(self.algorithm, sums, kept)
+        about = (self.plan, sums, model_holder, negotiator, PlannedRequests(self.plan), least_trained, self.groups)
+        return Server(backend, algorithm, self.optimizer, *about)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """How many groups each sensitive attribute has."""
+        return tuple(len(attribute.values) for attribute in self.schema.sensitive)
 
     def open_ledger(self, federation: Federation, run: str, ledger_id: str | None) -> RunLedger | None:
         """The ledger of a private run, opened; None without privacy."""
@@ -367,9 +432,10 @@ class RunSpec:
         if self.planner is None:
             raise ValueError("a run without privacy has no ledger")
         labels, how, unit = cell_labels(self.cells, self.schema), self.planner.adjacency, self.planner.unit
+        cohort = self.planner.work.cohort
         counts = [self.cells.membership(data.train).sum(axis=0, dtype=np.int64) for data in holders]
         prices = [
-            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit)
+            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit, cohort)
             for data, own in zip(holders, counts, strict=True)
         ]
         ledger, run, fingerprint = run_ledger.ledger, run_ledger.run, run_ledger.fingerprint
@@ -377,7 +443,11 @@ class RunSpec:
         if not planner_sees_ledger:
             return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=retries, unplanned=())
         limit = None if self.config.privacy.epsilon is None else retries
-        return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit)
+        # masks are of this process: what was masked before a crash adds up with nothing
+        anew = (
+            (UPDATES, EMBEDDINGS, COUNTS, EVALUATION) if self.config.masks and not self.config.masks_in_the_open else ()
+        )
+        return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit, made_anew=anew)
 
     def require_room(
         self, run_ledger: RunLedger | None, prices: Prices, release_plan: ReleasePlan | None = None
@@ -389,13 +459,6 @@ class RunSpec:
         counts = [] if release_plan else count_spends(known, self.plan, prices)
         rest = planned_spends(known, self.plan, range(self.config.federation.rounds), prices)
         run_ledger.ledger.require_room([*counts, *rest])
-
-
-def entropy_of(config: Config, client: int) -> EntropyOf:
-    """Where a client's private randomness comes from: the operating system, or, where asked for, the seed."""
-    if not config.run.reproducible_noise:
-        return lambda channel, number: SystemEntropy()
-    return lambda channel, number: SeededEntropy(stream(config.run.seed, "private", channel, number, client))
 
 
 def _exact_sharing(config: Config) -> Literal["nothing", "scores", "features"]:
@@ -414,7 +477,7 @@ def _fixed_point(config: Config, plan: Schedule, clients: int) -> FixedPoint | W
     if not config.whole_sums:
         return None
     cohort, modulus = min(plan.clients_per_round or clients, clients), MODULI[config.scheme]
-    if config.privacy.client_level:
+    if config.privacy.client_level or config.sums_gradients:
         return WholeNumbers(cohort, modulus)
     return FixedPoint(config.aggregation.range, clients / cohort, cohort, modulus)
 
@@ -434,14 +497,20 @@ def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> Em
     most = DEFAULT_STEPS if code is None else code.most // ROOM
     steps = 2 ** int(math.log2(min(max(most, 64), DEFAULT_STEPS)))
     room = None if code is None else code.most // steps
-    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, _cohort(config, clients))
+    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, *_sharing(config, clients))
 
 
-def _cohort(config: Config, clients: int) -> int:
-    """How many clients' vectors a sum must have to be opened: any, unless each has only a share of the noise."""
-    privacy = config.privacy
+def _sharing(config: Config, clients: int) -> tuple[int, int]:
+    """How many clients' vectors a sum must have to be opened, and how many shares are the whole noise.
+
+    With masks the honest holders' shares alone carry the claim. Without them a client that opens a sum knows its own
+    share, so that all but one of the smallest cohort count.
+    """
+    privacy, cohort = config.privacy, cohort_of(config, clients)
+    if cohort is not None:
+        return cohort.smallest, cohort.honest if config.shares_noise else 1
     if not privacy.distributed_noise:
-        return 1
+        return 1, 1
     if config.scheme != "bfv":
         rule = "must be false without encryption (bfv): the server would see vectors with a share of noise each"
         raise InputError("privacy.distributed_noise", rule, True)
@@ -449,57 +518,18 @@ def _cohort(config: Config, clients: int) -> int:
     trained = config.federation.clients_per_round
     if privacy.client_level and trained is not None and trained < clients:
         most, who = trained, "clients that train in a round"
-    cohort = most if privacy.smallest_cohort is None else privacy.smallest_cohort
-    if not 3 <= cohort <= most:
+    least = most if privacy.smallest_cohort is None else privacy.smallest_cohort
+    if not 3 <= least <= most:
         rule = f"must be between 3 and the number of {who}, {most}"
         remedy = "Who opens a sum of two knows the other's vector but for one share of noise."
-        raise InputError("privacy.smallest_cohort", rule, cohort, remedy)
-    return cohort
+        raise InputError("privacy.smallest_cohort", rule, least, remedy)
+    return least, least - 1
 
 
 def _feature_code(config: Config, clients: int) -> WholeNumbers | None:
     """Whole numbers wherever noise or encryption needs a grid; every client contributes once."""
     exact = config.scheme == "plain" and not config.privacy.enabled and not config.aggregation.quantise
     return None if exact else WholeNumbers(clients, MODULI[config.scheme])
-
-
-# ---- Keys, by who may have which.
-
-
-def client_key(config: Config) -> ClientKeys | None:
-    """A data holder's key; None for the plain scheme."""
-    if config.scheme == "plain":
-        return None
-    keys = load_client(_key_path(config, "every data holder its client.key"))
-    _require_scheme(config, keys.scheme)
-    return keys
-
-
-def server_key(config: Config) -> ServerKeys | None:
-    """The server's key, without the secret one, which it must not have; None for the plain scheme."""
-    if config.scheme == "plain":
-        return None
-    path = _key_path(config, "the server its server.key")
-    if path.is_dir() and (path / "client.key").exists():
-        remedy = "The server opens nothing: give it server.key alone."
-        raise InputError("aggregation.keys", "must be without the secret client.key at the server", str(path), remedy)
-    keys = load_server(path)
-    _require_scheme(config, keys.scheme)
-    return keys
-
-
-def _key_path(config: Config, whose: str) -> Path:
-    """Where the configuration says that the key is; `whose`: who is to be given which, for the remedy."""
-    if config.aggregation.keys is None:
-        remedy = f"Make a pair with `privfair keys new DIR`, and give {whose}."
-        raise InputError("aggregation.keys", f"must be given for {config.scheme}", None, remedy)
-    return Path(config.aggregation.keys)
-
-
-def _require_scheme(config: Config, scheme: str) -> None:
-    """Raise if the key is not one of the configured scheme."""
-    if scheme != config.scheme:
-        raise InputError("aggregation.keys", f"must be of scheme {config.scheme}", scheme)
 
 
 def new_name() -> str:
@@ -596,11 +626,15 @@ def build(
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
     spec = RunSpec.of(config, federation.schema, len(holders), notion)
     spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
-    model, keys = spec.model(), _key_pair(config, credentials)
-    opener, embedder = spec.client_side(None if keys is None else keys.client, beginning_of(credentials.run))
+    model, keys = spec.model(), credentials.keys
+    if config.scheme != "plain" or keys is not None:
+        keys = key_pair(config, keys)
+    name = beginning_of(credentials.run)
+    masking = spec.masking(name)
+    opener, embedder = spec.client_side(None if keys is None else keys.client, name, masking)
     adders = spec.server_side(None if keys is None else keys.server)
     replica = spec.replica(model.parameters(), opener)
-    clients = [spec.client(k, holder, model, replica, embedder) for k, holder in enumerate(holders)]
+    clients = [spec.client(k, holder, model, replica, embedder, masking) for k, holder in enumerate(holders)]
     if spec.planner is None:
         require_no_budget(config, federation)
     else:
@@ -623,7 +657,7 @@ def build(
         model=model,
         replica=replica,
         backend=backend,
-        server=spec.server(backend, adders, model_holder, spec.negotiator(releases)),
+        server=spec.server(backend, adders, model_holder, spec.negotiator(releases), masking=masking),
         evaluator=Evaluator(federation, spec.cells, kernel, strength, model) if exact else None,
         # A digest of the records would let anyone who knows all but one of them test the last. Data with a budget
         # are known to the ledger, by name and keyed fingerprint.
@@ -655,19 +689,3 @@ def most_steps(federation: Federation, batch_size: int) -> int:
 def _pooled(federation: Federation) -> tuple[ClientData, ...]:
     """One client with the records of all."""
     return (ClientData("all", federation.pooled_train(), federation.pooled_test()),)
-
-
-def _key_pair(config: Config, credentials: Credentials) -> KeyPair | None:
-    """The run's own keys, or those of the folder that the configuration names."""
-    keys = credentials.keys
-    if config.scheme == "plain":
-        if keys is not None:
-            raise InputError("keys", "must not be given for scheme plain", keys.client.scheme)
-        return None
-    if config.aggregation.keys is not None:
-        folder = Path(config.aggregation.keys)
-        keys = KeyPair(load_client(folder), load_server(folder))
-    if keys is None:
-        raise InputError("keys", f"must be given for scheme {config.scheme}", None, "Make some: privfair keys new DIR")
-    _require_scheme(config, keys.client.scheme)
-    return keys

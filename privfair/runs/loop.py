@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
-from privfair.channels.evaluation import EVALUATION
+from privfair.channels.evaluation import EVALUATION, tables
 from privfair.config import Config
 from privfair.engines.evaluation import Row
 from privfair.federated.exchange import Backend, ExchangeLog, ServerState, answered
@@ -74,7 +74,7 @@ class Run:
             self.backend.restore_clients(checkpoint.client_state)
             self.backend.bytes_up += checkpoint.bytes_up
             self.backend.bytes_down += checkpoint.bytes_down
-            self.backend.agreed(state.release_plan)
+            self.server.agree(state.release_plan)
             return state
         self.require_room(None)
         state = begin(self.server)
@@ -88,9 +88,19 @@ class Run:
         model = state.model if self.shown_model is None else Parameters(self.shown_model.result)
         planned = self.server.requests(EVALUATION, state.release_plan, None)
         requests, everyone = {k: replace(request, model=model) for k, request in planned.items()}, list(planned)
-        exchange_log = ExchangeLog(self.backend.exchange, None)
-        self.released = tuple(answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__)).values())
-        return replace(state, absent=(*state.absent, *exchange_log.absent))
+        exchange_log, sums = ExchangeLog(self.backend.exchange, None), self.server.sums
+        noise = state.release_plan.evaluation
+        together = noise is not None and noise.shares > 1
+        if together:
+            everyone = sums.ready(EVALUATION, None, everyone, exchange_log.ask)
+        replies = answered(Evaluation, everyone, exchange_log.ask(everyone, requests.__getitem__))
+        self.released = tuple(replies.values())
+        if together and noise is not None:
+            parts = {k: reply.contribution for k, reply in replies.items() if reply.contribution is not None}
+            totals = sums.totals(EVALUATION, None, parts, exchange_log.ask) if parts else None
+            found = None if totals is None else Evaluation(tables(noise.total(totals.values), self.server.groups))
+            self.released = () if found is None else (found,)
+        return replace(state, absent=(*state.absent, *exchange_log.absent, *sums.notes()))
 
     def save(self, state: ServerState) -> None:
         """Write a checkpoint, where the run is kept."""

@@ -21,13 +21,14 @@ from privfair.fairness.metrics import (
     unfairness,
 )
 from privfair.fairness.released import released_figures
+from privfair.mechanisms.entropy import stream
 from privfair.models import TaskKind
 from privfair.numbers import finite
 from privfair.privacy.plan_report import unseen
 from privfair.privacy.statement import statement
 from privfair.runs.folder import weights_digest
 from privfair.runs.loop import RunOutcome, absences
-from privfair.util import installed, stream
+from privfair.util import installed
 
 NO_FAIRNESS: dict[str, Any] = {
     "unfairness": {}, "unfairness_of": {}, "confidence_intervals": {}, "by_attribute": {}, "groups": {},
@@ -80,8 +81,8 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
     simulation = outcome.simulation
     schema = simulation.federation.schema
     released = None
-    noise = outcome.state.release_plan.evaluation
-    if outcome.released is not None and noise is not None:
+    noise = outcome.state.release_plan.noise_of_evaluation
+    if outcome.released and noise is not None:
         rng = stream(simulation.config.run.seed, "released")
         released = released_figures([reply.confusion for reply in outcome.released], schema, noise, rng)
     if simulation.evaluator is None:
@@ -103,7 +104,7 @@ def _warnings(outcome: RunOutcome) -> list[str]:
         loss = outcome.history[-1].get("train_loss")
         found = exact_warnings(simulation.evaluator.predicted("test"), simulation.federation.schema, loss)
         return found or parameter_warnings(simulation.model.module)
-    noise, found = outcome.state.release_plan.evaluation, parameter_warnings(simulation.model.module)
+    noise, found = outcome.state.release_plan.noise_of_evaluation, parameter_warnings(simulation.model.module)
     if not found and outcome.released and noise is not None:
         found = released_warnings([reply.confusion for reply in outcome.released], noise)
     return found

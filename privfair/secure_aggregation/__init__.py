@@ -7,7 +7,14 @@ total = server.add([client.contribute(a, 0.25, client=0), client.contribute(b, 0
 client.open(total)  # 0.25 a + 0.75 b, to within code.max_error
 """
 
-from privfair.secure_aggregation.aggregators import ClientAggregator, ServerAggregator, aggregators
+from privfair.secure_aggregation.aggregators import (
+    ClientAggregator,
+    ServerAggregator,
+    Summed,
+    Sums,
+    Totals,
+    aggregators,
+)
 from privfair.secure_aggregation.base import MODULI, ClientKeys, FixedPoint, ServerKeys, WholeNumbers
 from privfair.secure_aggregation.ciphertext import VERSION, Forged, TooNoisy, require_resumable
 from privfair.secure_aggregation.keys import SINGLE_KEY_WARNING, KeyPair, load_client, load_server, new_keys, plain_keys
@@ -23,7 +30,10 @@ __all__ = [
     "KeyPair",
     "ServerAggregator",
     "ServerKeys",
+    "Summed",
+    "Sums",
     "TooNoisy",
+    "Totals",
     "WholeNumbers",
     "aggregators",
     "load_client",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accountant.errors import InputError
 from privfair.secure_aggregation.base import (
@@ -65,11 +66,16 @@ class SumOfChunks:
             self._chunks = [keys.add_chunk(a, b) for a, b in zip(self._chunks, loaded, strict=True)]
         self._header = total
 
-    def total(self) -> Ciphertext:
-        """The encrypted sum so far."""
+    def loaded(self) -> tuple[Header, list[Any]]:
+        """The sum so far in the form that can be added, with its header."""
         if self._header is None:
             raise InputError("contributions", "must be at least one", 0, "No client has sent anything to add.")
-        return Ciphertext(self._header, tuple(self._keys.dump_chunk(chunk) for chunk in self._chunks))
+        return self._header, self._chunks
+
+    def total(self) -> Ciphertext:
+        """The encrypted sum so far."""
+        header, chunks = self.loaded()
+        return Ciphertext(header, tuple(self._keys.dump_chunk(chunk) for chunk in chunks))
 
 
 Code = FixedPoint | WholeNumbers
@@ -99,7 +105,7 @@ class _Coded:
             remedy = "Give everybody the same range, weight_sum and contributors."
             raise WrongEncoding(name, f"must be coded as {self.encoding}", header.encoding, remedy)
         if self.keys.tagging is not None:
-            _check_named(header, name)
+            require_named(header, name)
         if self.fixed_point is None:
             return
         most = self.fixed_point.contributors
@@ -111,7 +117,7 @@ class _Coded:
             raise TooMany(name, rule, header.weight, "Make the fixed point for a larger weight_sum.")
 
 
-def _check_named(header: Header, name: str) -> None:
+def require_named(header: Header, name: str) -> None:
     """Raise if the header does not name each of its contributions, all of different clients."""
     named, rule = header.contributors, "must name each of its contributions"
     if not named:
@@ -158,7 +164,7 @@ class ClientAggregator:
         values = np.asarray(values, dtype=np.float64).ravel()
         code = self._coded.fixed_point
         with np.errstate(over="ignore", invalid="ignore"):  # must not raise on data
-            numbers = values * weight if code is None else code.encode(values, weight)
+            numbers = values * weight if code is None else _integers(self.keys, code, values, weight)
         if self.keys.tagging is None:
             return self.keys.encrypt(numbers, weight=weight, encoding=self._coded.encoding).to_bytes()
         contributor = Contributor.new(client)
@@ -266,6 +272,72 @@ class ServerAggregator:
         self.keys.check(contribution.header, name)
         self._coded.check(contribution.header, name)
         return contribution
+
+
+# ---- The sums of a run, by channel. With masks they are `privfair.federated.secure_sums.SecureSums`.
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum that clients open, and whose contributions are in it."""
+
+    total: bytes
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """A sum that the server opened, of whole numbers modulo m, and whose contributions are in it."""
+
+    values: NDArray[np.int64]
+    members: tuple[int, ...]
+
+
+class Sums:
+    """Adds contributions by channel. `ask`: how to ask clients, which sums with masks need.
+
+    ready: who can contribute to a sum. add: the sum for clients. totals: the sum for the server. None of them raises
+    where clients are absent: they give less, and `notes` says why.
+    """
+
+    smallest = 1  # no sum of fewer clients opens
+    masked = False  # whether contributions are masked
+    terms = b""  # digest of what sums are made under, once it is agreed on; masks are bound to it
+
+    def __init__(self, adders: Mapping[str, ServerAggregator]) -> None:
+        """`adders`: who adds the contributions of a channel."""
+        self.adders = dict(adders)
+
+    def ready(self, channel: str, round_number: int | None, clients: Sequence[int], ask: Any) -> list[int]:
+        """Those of the clients that can contribute to this sum; nobody, where too few of them can."""
+        return list(clients)
+
+    def add(
+        self, channel: str, round_number: int | None, contributions: Mapping[int, bytes], ask: Any
+    ) -> Summed | None:
+        """The sum of the contributions, for clients to open; None if nothing opens it."""
+        names = [f"client {k}" for k in contributions]
+        return Summed(self.adders[channel].add(contributions.values(), names=names), tuple(contributions))
+
+    def totals(
+        self, channel: str, round_number: int | None, contributions: Mapping[int, bytes], ask: Any
+    ) -> Totals | None:
+        """The sum of whole numbers (`TotalsForServer.contribute`) as the server may see it; None if nothing opens it.
+
+        It has the integers of least magnitude modulo m.
+        """
+        from privfair.secure_aggregation.masked import open_totals
+
+        return Totals(open_totals(contributions), tuple(contributions)) if contributions else None
+
+    def notes(self) -> Sequence[Any]:
+        """Who was left out of which sum since the last call, and why: `Absence`s."""
+        return ()
+
+
+def _integers(keys: Role, code: Code, values: FloatArray, weight: float) -> Vector:
+    """What is added up: cut so that the sum stays exact, or, where sums are modulo m, the remainders."""
+    return code.wrapped(values, weight) if keys.wraps else code.encode(values, weight)
 
 
 def aggregators(

@@ -32,7 +32,7 @@ from privfair.util import FloatArray
 BFV_MODULUS = 1_073_692_673  # 30 bits, prime, 1 modulo 2·4096: one value in each of 4096 slots
 CKKS_MODULUS = 2**44 + 1  # not a modulus of CKKS: the span of integers it carries without error (see tenseal.py)
 # What to give `FixedPoint` for a scheme; plain takes that of BFV, to give the same numbers.
-MODULI = {"bfv": BFV_MODULUS, "ckks": CKKS_MODULUS, "plain": BFV_MODULUS}
+MODULI = {"bfv": BFV_MODULUS, "ckks": CKKS_MODULUS, "masked": BFV_MODULUS, "plain": BFV_MODULUS}
 
 WORST_RESOLUTION = 2.0**-10  # of the range
 WEIGHT_SLACK = 2.0**-30  # weights that should sum to weight_sum do so up to rounding
@@ -103,6 +103,10 @@ class FixedPoint:
         # weight · scale first: both are public and their product is at most half the modulus over the range
         return np.rint(np.clip(numbers, -self.range, self.range) * (weight * self.scale)).astype(np.int64)
 
+    def wrapped(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
+        """As `encode`: what is cut is cut to a public range, and never wraps."""
+        return self.encode(values, weight)
+
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         """The weighted sum that the sum of codes stands for: total/scale."""
         return np.asarray(total, dtype=np.float64) / self.scale
@@ -156,6 +160,18 @@ class WholeNumbers:
             raise InputError("weight", "must be 1 for whole numbers", weight)
         return np.clip(np.rint(np.nan_to_num(values, nan=0.0)), -self.most, self.most).astype(np.int64)
 
+    def wrapped(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
+        """The integers modulo m, within ±(m − 1)/2, for sums modulo m: they are not cut.
+
+        Where noise comes in shares, a cut after the noise would not be post-processing of the sum; a remainder is.
+        """
+        if weight != 1.0:
+            raise InputError("weight", "must be 1 for whole numbers", weight)
+        whole = np.rint(np.nan_to_num(values, nan=0.0))
+        rest = np.fmod(whole, self.modulus).astype(np.int64)  # exact: a remainder of floats is not rounded
+        half = (self.modulus - 1) // 2
+        return np.where(rest > half, rest - self.modulus, np.where(rest < -half, rest + self.modulus, rest))
+
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         """The sum."""
         return np.asarray(total, dtype=np.float64)
@@ -175,6 +191,7 @@ class Role:
     modulus: int | None  # sums of integers are right up to ±(modulus − 1)/2; None: floats
     max_additions: int
     tagging: Tagging | None = None  # how forged sums are detected; None: nothing is hidden, so nothing is tagged
+    wraps: bool = False  # whether sums are modulo m, and values that are too large are not cut but reduced
 
     def __init__(self, key_id: str) -> None:
         """Remember the fingerprint of the public key."""
@@ -377,3 +394,88 @@ def _values(chunk: bytes, count: int, name: str, dtype: np.dtype[Any]) -> Vector
     if len(chunk) != count * dtype.itemsize:
         raise Damaged(name, f"must have {count * dtype.itemsize} bytes in this chunk", len(chunk), "Send it again.")
     return np.frombuffer(chunk, dtype=dtype)
+
+
+# ---- Integers modulo m, 4 bytes each: what masks are added to.
+
+
+class _Words:
+    scheme = "words"
+    slots = 2**20
+    modulus: int | None = BFV_MODULUS
+    max_additions = 2**16  # so that sums of 30 bits stay far below 64
+    wraps = True
+
+
+class WordClient(_Words, ClientKeys):
+    """Sends integers modulo m as they are; with masks on them they say nothing."""
+
+    def __init__(self, key_id: str = NO_KEY) -> None:
+        """There is no key, or somebody else uses it."""
+        super().__init__(key_id)
+
+    def encrypt_chunk(self, values: Vector) -> bytes:
+        """The remainders, 4 bytes each."""
+        return (values % BFV_MODULUS).astype("<u4").tobytes()
+
+    def exact_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The integers of least magnitude that the remainders stand for."""
+        numbers = self.words(chunk, count, name).astype(np.int64)
+        return np.where(numbers > BFV_MODULUS // 2, numbers - BFV_MODULUS, numbers)
+
+    def words(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The remainders."""
+        return _remainders(chunk, count, name)
+
+
+class WordServer(_Words, ServerKeys):
+    """Adds integers modulo m."""
+
+    def __init__(self, key_id: str = NO_KEY) -> None:
+        """There is no key."""
+        super().__init__(key_id)
+
+    def load_chunk(self, chunk: bytes, count: int, name: str) -> Vector:
+        """The remainders, with room to add."""
+        return _remainders(chunk, count, name).astype(np.int64)
+
+    def add_chunk(self, left: Any, right: Any) -> Vector:
+        """The sum, in the place of the left one; it is reduced when it is written."""
+        left += right
+        return np.asarray(left)
+
+    def dump_chunk(self, loaded: Any) -> bytes:
+        """The remainders, 4 bytes each."""
+        return bytes((loaded % BFV_MODULUS).astype("<u4").tobytes())
+
+    def taken_off(self, loaded: Any, words: Vector) -> Vector:
+        """A loaded chunk less these numbers."""
+        loaded[: len(words)] -= words
+        return np.asarray(loaded)
+
+
+class GroupClient(WordClient):
+    """The key of scheme "masked": all clients have it, the server does not. Pads and check values follow from it."""
+
+    scheme = "masked"
+
+    def __init__(self, group_key: bytes, key_id: str) -> None:
+        """The group key has 32 bytes."""
+        super().__init__(key_id)
+        if len(group_key) != 32:
+            raise InputError("group key", "must have 32 bytes", len(group_key), "Make new keys for everybody.")
+        self.tag_secret = group_key
+
+
+class GroupServer(WordServer):
+    """Adds masked vectors; it knows the key's fingerprint alone."""
+
+    scheme = "masked"
+
+
+def _remainders(chunk: bytes, count: int, name: str) -> Vector:
+    """The words of a chunk, all below m."""
+    words = _values(chunk, count, name, np.dtype("<u4"))
+    if len(words) and int(words.max()) >= BFV_MODULUS:
+        raise Damaged(name, f"must have numbers below {BFV_MODULUS}", "larger ones", "Send it again.")
+    return words

@@ -15,6 +15,8 @@ from typing import Literal
 from accountant.errors import InputError
 from privfair.secure_aggregation.base import (
     ClientKeys,
+    GroupClient,
+    GroupServer,
     PlainClient,
     PlainFloatClient,
     PlainFloatServer,
@@ -111,6 +113,11 @@ def _open(path: Path, name: str) -> tuple[bytes, int]:
 
 
 ENCRYPTED = ("bfv", "ckks")
+KEYED = (*ENCRYPTED, "masked")
+GROUP_KEY_WARNING = (
+    "All clients share this key: it hides sums from the server, and finds sums that the server changed. Whoever has it "
+    "besides the clients sees the sums; single contributions stay hidden by masks."
+)
 SINGLE_KEY_WARNING = (
     "All clients share one key. The server with one client, or a client that can read traffic, opens individual "
     "ciphertexts; with two clients each knows the other's delta; then the noise of that client alone is what remains."
@@ -134,7 +141,7 @@ class KeyPair:
     def save(self, directory: Path | str) -> Path:
         """Write client.key (mode 0600), server.key and about.json into a directory; nothing is overwritten."""
         if not self._files:
-            raise InputError("keys", "must be of an encrypted scheme to be saved", self.client.scheme)
+            raise InputError("keys", "must be of a scheme with keys to be saved", self.client.scheme)
         directory = Path(directory)
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,16 +158,28 @@ class KeyPair:
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "client.key": "secret: to every client, to nobody else, mode 0600",
             "server.key": "public: to the server",
-            "warning": SINGLE_KEY_WARNING,
+            "warning": key_warning(self.client.scheme),
         }
         write_new(directory / "about.json", (json.dumps(about, indent=2) + "\n").encode(), 0o644)
         return directory
 
 
+def key_warning(scheme: str) -> str:
+    """What whoever makes keys of a scheme must know."""
+    return GROUP_KEY_WARNING if scheme == "masked" else SINGLE_KEY_WARNING
+
+
 def new_keys(scheme: str) -> KeyPair:
-    """A fresh key pair of "bfv" or "ckks"."""
-    if scheme not in ENCRYPTED:
-        raise InputError("scheme", f"must be one of {', '.join(ENCRYPTED)}", scheme, "plain needs no keys.")
+    """A fresh key pair of "bfv", "ckks" or "masked"."""
+    if scheme not in KEYED:
+        raise InputError("scheme", f"must be one of {', '.join(KEYED)}", scheme, "plain needs no keys.")
+    if scheme == "masked":
+        # the server's part is only an id: there is nothing that it could use
+        public = secrets.token_bytes(32)
+        parts = {"public": public, "group": secrets.token_bytes(32)}
+        client_file = KeyFile("client", scheme, _fingerprint(public), parts)
+        server_file = KeyFile("server", scheme, _fingerprint(public), {"public": public})
+        return KeyPair(_client(client_file), _server(server_file), (client_file, server_file))
     from privfair.secure_aggregation import tenseal as seal
 
     context = seal.new_context(seal.BFV if scheme == "bfv" else seal.CKKS)
@@ -190,24 +209,28 @@ def load_server(path: Path | str) -> ServerKeys:
 
 
 def _client(file: KeyFile) -> ClientKeys:
+    _check(file)
+    if file.scheme == "masked":
+        return GroupClient(file.parts["group"], file.key_id)
     from privfair.secure_aggregation.tenseal import BfvClient, CkksClient
 
-    _check(file)
     if file.scheme == "bfv":
         return BfvClient(file.parts["context"], file.key_id)
     return CkksClient(file.parts["context"], file.key_id, file.parts["flooding"])
 
 
 def _server(file: KeyFile) -> ServerKeys:
+    _check(file)
+    if file.scheme == "masked":
+        return GroupServer(file.key_id)
     from privfair.secure_aggregation.tenseal import BfvServer, CkksServer
 
-    _check(file)
     return (BfvServer if file.scheme == "bfv" else CkksServer)(file.parts["public"], file.key_id)
 
 
 def _check(file: KeyFile) -> None:
-    if file.scheme not in ENCRYPTED:
-        raise InputError("key's scheme", f"must be one of {', '.join(ENCRYPTED)}", file.scheme)
+    if file.scheme not in KEYED:
+        raise InputError("key's scheme", f"must be one of {', '.join(KEYED)}", file.scheme)
     if _fingerprint(file.parts["public"]) != file.key_id:
         raise InputError("key", "must match its fingerprint", "another public key", "Make new keys for everybody.")
 

@@ -227,6 +227,13 @@ class BfvServer(_Bfv, SealServer):
 
     parameters = BFV
 
+    def taken_off(self, loaded: Any, words: Vector) -> Any:
+        """A loaded ciphertext less these numbers modulo m, which everybody may know."""
+        known = np.zeros(self.slots, dtype=np.int64)
+        known[: len(words)] = words
+        known[known > BFV_MODULUS // 2] -= BFV_MODULUS
+        return loaded.sub_plain_(known.tolist())
+
 
 # ---- Flooding: noise that drowns what is left of encryption noise in a decrypted value.
 #

@@ -116,14 +116,23 @@ class Grid:
         if math.isinf(epsilon):
             # these keys say which ledger's budget may forbid the sweep
             asked = {"dataset": base.privacy.dataset, "require_budget": base.privacy.require_budget}
+            drop_privacy(tables)
             tables["privacy"] = {name: value for name, value in asked.items() if value is not None}
-            tables["run"] |= {"reproducible_noise": False}  # there is no noise to reproduce
         else:
             tables["privacy"] |= {"epsilon": epsilon}
         if method != "mmd_fedavg":
             _drop_tracking(tables)
         value = None if method in WITHOUT_LAMBDA else strength
         return Job(method, "lambda", value, epsilon, Config.build(tables))
+
+
+def drop_privacy(tables: dict[str, Any]) -> None:
+    """Remove what only a private run has: noise, its seed, and masks."""
+    tables["privacy"], tables["run"]["reproducible_noise"] = {}, False
+    for key in ("masks", "colluders", "smallest_cohort"):
+        tables["aggregation"].pop(key, None)
+    if tables["aggregation"].get("scheme") == "masked":
+        del tables["aggregation"]["scheme"]
 
 
 def _drop_tracking(tables: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from privfair.privacy.run_ledger import budget_at_hand, require_its_budget
 from privfair.privacy.statement import total_epsilon
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.loop import RunOutcome, run
-from privfair.sweeps.jobs import Job, Key
+from privfair.sweeps.jobs import Job, Key, drop_privacy
 from privfair.sweeps.journal import NOTIONS, Ended, Journal, Row, failed_row
 from privfair.sweeps.pool import Batch, Late, Report, Reporter, Rows, in_processes
 
@@ -143,7 +143,7 @@ def _require_buildable(jobs: Sequence[Job]) -> str:
     error: InputError | None = None
     for config in {job.config.federation.method: job.config for job in jobs}.values():
         tables = config.as_tables()
-        tables["privacy"], tables["run"]["reproducible_noise"] = {}, False
+        drop_privacy(tables)
         try:
             build(Config.build(tables), federation if config.data == first.data else load_configured(config))
             return federation.fingerprint()

@@ -15,7 +15,7 @@ from accountant.budget import Budget
 from accountant.errors import InputError, LedgerBroken
 from accountant.events import Composed, Gaussian, Laplace, NotPrivate, PoissonSampled, Repeated
 from accountant.ledger import datasets as books_module
-from accountant.ledger import schema, totals
+from accountant.ledger import schema
 from accountant.ledger.chain import chained_text
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import not_remembered
@@ -252,7 +252,7 @@ def test_nothing_is_spent_from_a_budget_that_is_not_the_chains(books, tmp_path, 
 
 def test_the_newest_totals_are_found_without_reading_all_rows(books):
     with sqlite3.connect(books) as connection:
-        plan = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {totals._NEWEST}", (1_000,))]
+        plan = [row[-1] for row in connection.execute(f"EXPLAIN QUERY PLAN {books_module._NEWEST}", (1_000,))]
     connection.close()
     assert "SEARCH entries USING INDEX entries_totals (sequence<?)" in plan
 

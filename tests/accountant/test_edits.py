@@ -47,8 +47,8 @@ def fill(url: str, key: OwnerKey | None = None) -> int:
 @pytest.fixture(scope="module")
 def spent(tmp_path_factory) -> bytes:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 4)
-        patched.setattr("accountant.ledger.totals.ROWS_PER_PAYER", 0)
+        patched.setattr("accountant.ledger.datasets.CHECKPOINT_ROWS", 4)
+        patched.setattr("accountant.ledger.datasets.ROWS_PER_PAYER", 0)
         path = tmp_path_factory.mktemp("spent") / "ledger.sqlite"
         assert fill(f"sqlite:///{path}") > 5
     return content(path)
@@ -196,7 +196,7 @@ def test_a_budget_that_is_raised_without_the_owners_key_is_refused(tmp_path, for
 def test_reopening_reads_rows_after_the_newest_totals_only(tmp_path, monkeypatch):
     """Whatever the ledger's length: this is what keeps the start of a process cheap."""
     url = f"sqlite:///{tmp_path}/l.sqlite"
-    monkeypatch.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 50)
+    monkeypatch.setattr("accountant.ledger.datasets.CHECKPOINT_ROWS", 50)
     with Ledger(url) as ledger:
         ledger.set_budget("patients", Budget(1e4, 1e-5))
         for _ in range(40):

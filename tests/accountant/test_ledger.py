@@ -16,8 +16,8 @@ from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger
 from accountant.events import Adjacency, Gaussian, Laplace, NeighbouringMismatch, NotPrivate
 from accountant.ledger import schema
+from accountant.ledger.chain import Progress, TokenAlreadyUsed
 from accountant.ledger.ledger import Ledger
-from accountant.ledger.outbox import Progress, TokenAlreadyUsed
 from accountant.ledger.storage import fetch
 from accountant.spending import Spend
 
@@ -166,8 +166,8 @@ def test_totals_survive_reopening_and_writers_in_turns(url):
 
 
 def test_totals_in_the_chain_are_completed_from_the_rows_after_them(url, monkeypatch):
-    monkeypatch.setattr("accountant.ledger.totals.CHECKPOINT_ROWS", 4)
-    monkeypatch.setattr("accountant.ledger.totals.ROWS_PER_PAYER", 0)
+    monkeypatch.setattr("accountant.ledger.datasets.CHECKPOINT_ROWS", 4)
+    monkeypatch.setattr("accountant.ledger.datasets.ROWS_PER_PAYER", 0)
     with Ledger(url) as ledger:
         budget = ledger.set_budget("d", Budget(50.0, 1e-5))
         for number in range(11):

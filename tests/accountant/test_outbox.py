@@ -10,8 +10,8 @@ from sqlalchemy.exc import DatabaseError
 from accountant.audit import audit
 from accountant.events import Gaussian
 from accountant.ledger import schema
+from accountant.ledger.chain import Progress, Reservation, TokenAlreadyUsed
 from accountant.ledger.ledger import Ledger
-from accountant.ledger.outbox import Progress, Reservation, TokenAlreadyUsed
 from accountant.spending import Spend
 
 

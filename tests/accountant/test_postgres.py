@@ -17,9 +17,9 @@ from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError, LedgerBroken, LedgerUnavailable, OlderLedger
 from accountant.events import Gaussian, Laplace, PoissonSampled
+from accountant.ledger.chain import Progress, TokenAlreadyUsed
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import not_remembered
-from accountant.ledger.outbox import Progress, TokenAlreadyUsed
 from accountant.ledger.signing import OwnerKey
 from accountant.spending import Spend
 from tests.accountant.test_faults import kill_while_releasing, prepare_for_kills, race_for_a_budget

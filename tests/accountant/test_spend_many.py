@@ -11,8 +11,8 @@ from accountant.audit import audit
 from accountant.budget import Budget, BudgetExceeded
 from accountant.errors import InputError
 from accountant.events import Gaussian
+from accountant.ledger.chain import Progress, TokenAlreadyUsed
 from accountant.ledger.ledger import Ledger
-from accountant.ledger.outbox import Progress, TokenAlreadyUsed
 from accountant.spending import Spend
 
 

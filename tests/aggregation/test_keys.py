@@ -106,7 +106,7 @@ def test_content_that_does_not_belong_is_named(bfv_keys, ckks_keys, tmp_path):
     client, server = bfv_keys._files
     with pytest.raises(InputError, match="key must match its fingerprint"):
         _server(replace(server, key_id="0" * 32))
-    with pytest.raises(InputError, match="key's scheme must be one of bfv, ckks; found 'rsa'"):
+    with pytest.raises(InputError, match="key's scheme must be one of bfv, ckks, masked; found 'rsa'"):
         _server(replace(server, scheme="rsa"))
     with pytest.raises(InputError, match="must have the parameters of ckks"):
         _server(replace(server, scheme="ckks"))
@@ -129,9 +129,11 @@ def test_a_context_with_more_keys_than_the_server_may_have_is_refused():
 
 
 def test_schemes_without_keys():
-    with pytest.raises(InputError, match=r"scheme must be one of bfv, ckks; found 'plain'\. plain needs no keys"):
+    with pytest.raises(
+        InputError, match=r"scheme must be one of bfv, ckks, masked; found 'plain'\. plain needs no keys"
+    ):
         new_keys("plain")
-    with pytest.raises(InputError, match="keys must be of an encrypted scheme to be saved"):
+    with pytest.raises(InputError, match="keys must be of a scheme with keys to be saved"):
         plain_keys(quantise=True).save("anywhere")
 
 

@@ -18,7 +18,7 @@ from privfair.kernels.comparison import Deconvolved, variance_factor
 from privfair.kernels.families import parse_kernel, parse_noise
 from privfair.kernels.mmd import mmd2_estimate
 from privfair.kernels.witness import witness
-from privfair.mechanisms.noise import Noise
+from privfair.mechanisms.score_release import Noise
 from privfair.reports.explorer import write_explorer
 from tests.browser.explorer_pages import open_page
 

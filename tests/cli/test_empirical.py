@@ -16,7 +16,7 @@ import privfair
 from accountant import Budget, InputError, Ledger
 from accountant.errors import Refused
 from accountant.events import Adjacency
-from privfair.audit.findings import Finding, Findings
+from privfair.audit.findings import EVERYBODY, Finding, Findings
 from privfair.cli import audit as command
 from privfair.cli.audit_empirical import print_findings
 from privfair.mechanisms.count_release import CountNoise
@@ -143,7 +143,11 @@ def test_no_success_is_printed_beside_a_line_that_contradicts_it(
 
 
 def test_the_table_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = (a_finding(channel="predictions", upper=19.98, trials=4000, accuracy=0.7), a_finding(p_value=1e-120))
+    findings = (
+        a_finding(channel="predictions", upper=19.98, trials=4000, accuracy=0.7),
+        a_finding(p_value=1e-120),
+        a_finding(channel="embeddings", adversary=EVERYBODY, upper=102.98, trials=4000, clients=10, accuracy=0.7),
+    )
     print_findings(Console(width=80), Findings(findings, (), 20.0, 1e-5, 0.999, Adjacency.ADD_OR_REMOVE, 1.0))
     text = capsys.readouterr().out
     assert "…" not in text
@@ -188,6 +192,29 @@ def test_a_finished_run_with_noise_in_shares_is_held_against_both_of_its_claims(
     assert shown.exit_code == 0
     assert shown.stdout.count("server and client") >= 2  # the attack, and its row under the whole plan
     assert Path("bounds.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_finished_run_with_masks_is_audited_against_both_of_its_claims(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = privfair.train(privacy={"epsilon": 6.0}, federation={"rounds": 1}, fairness={"tracker": "embedding"},
+                            aggregation={"masks": True}, run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"},
+                            out=out)  # fmt: skip
+    options = ("--channel", "counts", "--channel", "updates", "--trials", "80")
+    reported = json.loads(run("--empirical", str(out), *options, "--json").stdout)
+    assert [(a["channel"], a["adversary"]) for a in reported["attacks"]] == [
+        *(("counts", "colluders"), ("counts", "all others"), ("updates", "colluders"), ("updates", "all others")),
+    ]
+    for one in reported["attacks"][::2]:
+        stated = result.privacy["by_channel"][one["channel"]]["pld"]
+        assert one["epsilon"]["upper"] == pytest.approx(stated, rel=1e-3)
+    assert reported["collusion"]["upper"] == pytest.approx(
+        result.privacy["collusion"]["epsilon_beyond"]["pld"], rel=1e-3
+    )
+    shown = run("--empirical", str(out), *options)
+    assert shown.exit_code == 0
+    assert shown.stdout.count("all others") >= 3  # both attacks, and the row under the whole plan
+    assert "Colluders: the server with as many data holders as the plan allows for" in shown.stdout
 
 
 def test_data_with_a_budget_and_wrong_words_are_refused(config: Path) -> None:

@@ -55,7 +55,7 @@ def test_show_takes_a_file_or_a_directory(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["new", "{}", "--scheme", "rsa"], "scheme must be one of bfv, ckks; found 'rsa'"),
+        (["new", "{}", "--scheme", "rsa"], "scheme must be one of bfv, ckks, masked; found 'rsa'"),
         (["new", "{}/taken"], "directory must be one, or possible to make"),
         (["show", "{}"], "must hold client.key or server.key"),
         (["show", "{}/nothing"], "must be a file that can be read"),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from privfair.clients.objectives import TrainingData
+from privfair.clients.client import TrainingData
 from privfair.datasets.records import Records, Schema, SensitiveAttribute
 from privfair.fairness.notions import Cells, notion_by_name
 from privfair.fairness.tracking import SharedScores, equal_weights

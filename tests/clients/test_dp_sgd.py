@@ -13,7 +13,7 @@ from torch import nn
 
 from accountant.errors import InputError
 from privfair.clients import training as dp_sgd
-from privfair.clients.objectives import build_losses
+from privfair.clients.client import build_losses
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.clients.training import train_privately
 from privfair.federated.messages import LocalWork, OwnPenalty, PrivateWork, Task

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from privfair.clients.objectives import build_losses, couples_records
+from privfair.clients.client import build_losses, couples_records
 from privfair.federated.messages import OwnPenalty, Reweighted, Task
 from privfair.kernels.families import parse_kernel
 from privfair.kernels.mmd import mmd2

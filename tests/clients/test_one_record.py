@@ -235,7 +235,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(neighbours())
 def test_scores_features_and_decisions_are_those_of_the_record_alone(case: Any) -> None:
-    from privfair.clients.objectives import all_scores
+    from privfair.clients.client import all_scores
 
     single, many, place, at = together(case)
     found = []

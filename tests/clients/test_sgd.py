@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from accountant.errors import InputError
-from privfair.clients.objectives import build_losses
+from privfair.clients.client import build_losses
 from privfair.clients.training import minibatches, train_locally
 from privfair.federated.messages import LocalWork
 from tests.clients.setting import PRIVATE, client, model, perceptron, request, tracked

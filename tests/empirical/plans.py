@@ -24,6 +24,14 @@ PRIVATE: dict[str, Any] = {
     **{"noise_multiplier": 1.0, "sampling_rate": 1.0, "local_steps": 1},
 }
 SHARED: dict[str, Any] = {**PRIVATE, "distributed_noise": True}
+MASKED: dict[str, Any] = {
+    **{"count_noise": 0.7, "prediction_noise": 0.7, "noise_multiplier": 0.7, "sampling_rate": 1.0},
+    **{"evaluation": "gaussian", "evaluation_noise": 0.7},
+}
+CLIENTS_MASKED: dict[str, Any] = {
+    **{"counts": "public", "updates": "client_level", "noise_multiplier": 1.4, "prediction_noise": 9.0},
+}
+FIVE: dict[str, Any] = {"masks": True, "colluders": 2, "smallest_cohort": 4}  # of five holders: two honest shares
 
 
 class Quiet(SeededEntropy):
@@ -67,3 +75,11 @@ def plan_of_sums(
     """The same for the tracker of features, which samples no record."""
     whole = {key: value for key, value in privacy.items() if key != "prediction_rate"}
     return plan(folder, whole, rounds, clients, fairness={"tracker": "embedding", "kernel": kernel}, **sections)
+
+
+def plan_with_masks(
+    folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 3, **sections: Any
+) -> Subject:
+    """The same for masked sums, whose noise comes in shares of the honest holders."""
+    sections.setdefault("aggregation", {"masks": True})
+    return plan(folder, privacy, rounds, clients, fairness={"tracker": "embedding"}, **sections)

@@ -12,7 +12,7 @@ from privfair.audit.attack import first_client, only_trained, twin
 from privfair.audit.audit import Effort, audit
 from privfair.audit.features import EmbeddingsAttack, embedder_of, loudest_models
 from privfair.audit.whole_run import WholeRunAttack
-from privfair.clients.objectives import all_scores
+from privfair.clients.client import all_scores
 from tests.empirical.plans import PRIVATE, PUBLIC, SHARED, generator_noise, plan, plan_of_sums, trials
 
 DELTA = 1e-5

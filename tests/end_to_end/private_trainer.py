@@ -23,16 +23,19 @@ from typing import Any
 import torch
 
 import privfair
-from privfair.federated.codec import encode
-from privfair.federated.exchange import Metered
+from privfair.federated.exchange import Metered, encode
 from privfair.federated.messages import CountsRequest, EvaluateRequest, Reply, Request, ScoresRequest
 from privfair.secure_aggregation import new_keys
 from tests.end_to_end.federations import toy
 
 # What a run loads when it needs it takes seconds: here once, for all children.
 LOADED_LATE = (
-    *("fairlearn.metrics", "pandas", "accountant.pld", "privfair.api", "privfair.clients.opacus_engine"),
-    "privfair.mechanisms.system_normals",
+    "fairlearn.metrics",
+    "numba",
+    "pandas",
+    "accountant.pld",
+    "privfair.api",
+    "privfair.clients.opacus_engine",
 )
 
 

@@ -189,7 +189,7 @@ def test_a_sum_of_too_few_is_neither_stepped_nor_opened(url: str) -> None:
     updates = answered(Update, range(4), kept)
     few = simulation.server.adder.add([updates[k].contribution for k in range(3)])
     with pytest.raises(InputError, match=r"sum must be of at least 4 contributions; found 3"):
-        simulation.replica.advance(few, 1.0, state.release_plan.sum_step)
+        simulation.replica.advance(few, 1.0, state.release_plan.sum_step(0))
     simulation.replica.advance(simulation.server.adder.add([u.contribution for u in updates.values()]), 1.0, 1e-6)
 
 

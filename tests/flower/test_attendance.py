@@ -24,8 +24,7 @@ from privfair.deployment.flower.link import RECORD, unwrap
 from privfair.deployment.flower.server_app import _in_plain_words
 from privfair.deployment.holder import WITHHELD
 from privfair.deployment.protocol import pack_sums, read_sums
-from privfair.federated.codec import decode
-from privfair.federated.exchange import Unfinished
+from privfair.federated.exchange import Unfinished, decode
 from privfair.federated.messages import Update
 from privfair.secure_aggregation.ciphertext import Ciphertext
 from privfair.util import write_json

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, unwrap, wrap
 from privfair.deployment.protocol import VERSION
-from privfair.federated.codec import decode_request
-from privfair.federated.exchange import singles
+from privfair.federated.exchange import decode_request, singles
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, node, write
 from tests.flower.memory_grid import Meddle
 

@@ -25,8 +25,7 @@ from privfair.channels.base import Declined, require_planned
 from privfair.config import Config
 from privfair.deployment.holder import Holder, require_acceptable
 from privfair.deployment.protocol import digest, sealed, shared_plan
-from privfair.federated.codec import decode, encode_request
-from privfair.federated.exchange import ServerState
+from privfair.federated.exchange import ServerState, decode, encode_request
 from privfair.federated.messages import (
     Answered,
     Asked,

@@ -17,16 +17,15 @@ from flwr.app import Message
 
 from accountant.budget import Budget
 from accountant.errors import Refused
+from accountant.ledger.chain import Progress
 from accountant.ledger.ledger import Ledger
-from accountant.ledger.outbox import Progress
 from privfair.channels.updates import UpdatesChannel
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, unwrap, wrap
 from privfair.deployment.holder import WITHHELD, Holder
 from privfair.deployment.protocol import sealed, shared_plan
-from privfair.federated.codec import decode_request, encode_request
-from privfair.federated.exchange import singles
+from privfair.federated.exchange import decode_request, encode_request, singles
 from privfair.federated.messages import Bundle, LocalWork, PrivateWork, Request, ScoresRequest, TrainRequest
 from tests.flower.federations import NAMES, PRIVATE, Deployment, deployment, merged, write
 from tests.flower.memory_grid import Meddle

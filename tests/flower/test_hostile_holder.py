@@ -21,7 +21,7 @@ from safetensors.numpy import load, load_file, save
 
 from privfair.deployment.flower.link import RECORD, wrap
 from privfair.deployment.protocol import MOST_TEXT, printable
-from privfair.federated.codec import encode
+from privfair.federated.exchange import encode
 from privfair.federated.messages import Scores
 from privfair.runs.folder import Checkpoint
 from privfair.secure_aggregation.ciphertext import Ciphertext

@@ -14,7 +14,7 @@ from privfair.config import Config
 from privfair.datasets.sources.synthetic import load
 from privfair.deployment.holder_state import own_records
 from privfair.deployment.protocol import differences, holders, schema_from_text, schema_to_text, shared_plan
-from privfair.runs.assembly import client_key
+from privfair.runs.keys import client_key
 
 BASE: dict[str, Any] = {"privacy": {"epsilon": 3.0}, "run": {"clients": ["north", "south"]}}
 

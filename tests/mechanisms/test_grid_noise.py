@@ -14,8 +14,7 @@ import accountant
 from accountant import Adjacency, DiscreteGaussian, DiscreteLaplace, InputError, PoissonSampled, Repeated
 from privfair.kernels import EnergyKernel, GaussianKernel
 from privfair.mechanisms.entropy import SystemEntropy
-from privfair.mechanisms.noise import GaussianNoise, LaplaceNoise
-from privfair.mechanisms.score_release import Kind, ScoreNoise
+from privfair.mechanisms.score_release import GaussianNoise, Kind, LaplaceNoise, ScoreNoise
 from tests.mechanisms.laws import fits, mass
 
 

@@ -9,8 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from privfair.mechanisms import entropy as system_bits
-from privfair.mechanisms import system_normals
+from privfair.mechanisms import entropy
 from privfair.mechanisms.entropy import system_words
 
 SIZE = 1 << 20
@@ -20,7 +19,7 @@ SIZE = 1 << 20
 def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of a seeded generator instead: a test of the law must not fail by chance."""
     rng = np.random.default_rng(8)
-    monkeypatch.setattr(system_normals, "system_words", lambda n: rng.integers(0, 2**64, n, dtype=np.uint64))
+    monkeypatch.setattr(entropy, "system_words", lambda n: rng.integers(0, 2**64, n, dtype=np.uint64))
 
 
 def single(size: int) -> NDArray[np.float64]:
@@ -28,14 +27,14 @@ def single(size: int) -> NDArray[np.float64]:
     words = np.random.default_rng(3).integers(0, 2**64, 2 * size, dtype=np.uint64)
     draws = np.zeros(size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system_normals, "_SUMMED", 1)  # the same code, not compiled, with one summand
-        count = system_normals._fill.py_func(words, system_normals._WIDTHS, system_normals._HEIGHTS, np.zeros(3), draws)
+        patch.setattr(entropy, "_SUMMED", 1)  # the same code, not compiled, with one summand
+        count = entropy._fill(words, entropy._WIDTHS, entropy._HEIGHTS, np.zeros(3), draws)
     assert count == size
     return draws
 
 
 def test_the_layers_have_equal_areas_and_close_at_the_top() -> None:
-    widths, heights = system_normals._WIDTHS, system_normals._HEIGHTS
+    widths, heights = entropy._WIDTHS, entropy._HEIGHTS
     areas = widths[1:-1] * np.diff(heights[1:])
     tail = stats.norm.sf(widths[1]) * math.sqrt(2 * math.pi)
     assert np.allclose(areas, widths[1] * heights[1] + tail, rtol=1e-9)
@@ -46,7 +45,7 @@ def test_the_layers_have_equal_areas_and_close_at_the_top() -> None:
 def test_one_draw_of_the_ziggurat_is_normal_in_the_middle_and_in_the_tail() -> None:
     draws = single(200_000)
     assert stats.kstest(draws, "norm").pvalue > 1e-3
-    edge = system_normals._EDGE
+    edge = entropy._EDGE
     beyond = np.abs(draws) > edge - 1
     assert abs(beyond.mean() - 2 * stats.norm.sf(edge - 1)) < 4 * math.sqrt(2 * stats.norm.sf(edge - 1) / draws.size)
     assert np.abs(draws).max() > edge  # the tail is reached
@@ -54,7 +53,7 @@ def test_one_draw_of_the_ziggurat_is_normal_in_the_middle_and_in_the_tail() -> N
 
 @pytest.mark.usefixtures("repeatable")
 def test_sums_are_standard_normal() -> None:
-    draws = system_normals.system_normals(SIZE)
+    draws = entropy.system_normals(SIZE)
     edges = stats.norm.ppf(np.arange(1, 200) / 200)
     counts = np.bincount(np.searchsorted(edges, draws), minlength=200)
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -69,7 +68,7 @@ def test_a_draw_goes_on_with_the_next_words_where_they_ran_out() -> None:
     rng, state, result, done = np.random.default_rng(5), np.zeros(3), np.zeros(20_000), 0
     for _ in range(10 * result.size):  # three words at a time: every draw needs several calls
         words = rng.integers(0, 2**64, 3, dtype=np.uint64)
-        done += system_normals._fill(words, system_normals._WIDTHS, system_normals._HEIGHTS, state, result[done:])
+        done += entropy._compiled_fill()(words, entropy._WIDTHS, entropy._HEIGHTS, state, result[done:])
         if done == result.size:
             break
     assert done == result.size
@@ -88,13 +87,13 @@ def test_words_differ_from_call_to_call_and_fill_all_bits() -> None:
 
 def test_every_call_takes_a_fresh_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[int] = []
-    real = system_bits.os.urandom
+    real = entropy.os.urandom
 
     def counted(n: int) -> bytes:
         keys.append(n)
         return real(n)
 
-    monkeypatch.setattr(system_bits.os, "urandom", counted)
+    monkeypatch.setattr(entropy.os, "urandom", counted)
     system_words(1000)
     system_words(1000)
     assert keys == [32, 16, 32, 16]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import chi2
 
+from accountant.bounds import by_pld
 from accountant.errors import InputError
 from accountant.events import Adjacency, Repeated, Unit
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.vector_release import GRIDS, UpdatePlan, UpdateRelease, VectorNoise
-from privfair.privacy.planner import by_pld
 
 REPLACE = Adjacency.REPLACE_ONE
 ANY = st.floats(allow_nan=True, allow_infinity=True, width=64)
@@ -88,7 +88,7 @@ def test_the_price_is_that_of_gaussian_noise_by_its_exact_profile(ratio: float, 
 
 def test_shares_add_up_to_the_noise_that_is_paid_for() -> None:
     """The variance of a sum of as many shares as stand for the whole: χ² with 6,000 degrees, two-sided at 1e-6."""
-    plan = UpdatePlan(1.0, 2000, 10**7, cohort=9)
+    plan = UpdatePlan(1.0, 2000, 10**7, shares=8)
     noise = plan.noise(1.5)
     assert noise.shares == 8
     rng = np.random.default_rng(11)
@@ -107,7 +107,7 @@ def test_shares_add_up_to_the_noise_that_is_paid_for() -> None:
 def test_the_grid_is_the_finest_that_fits_and_follows_from_the_noise_alone(
     ratio: float, count: int, most: int, cohort: int
 ) -> None:
-    plan = UpdatePlan(1.0, count, most, cohort)
+    plan = UpdatePlan(1.0, count, most, max(1, cohort - 1))
     coarsest = VectorNoise(16 * math.sqrt(plan.shares) * 1.001 / 16, count, 2.0, 16, plan.shares)
     least = coarsest.with_event_scale(ratio * coarsest.sensitivity(REPLACE))
     if least.steps + 12 * least.share_scale > most:

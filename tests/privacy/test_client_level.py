@@ -52,7 +52,7 @@ COUNTS = ((120, 80), (60, 140))
 
 
 def plan(privacy: dict[str, Any], *, cohort: int = 1, **work: Any) -> Planner:
-    updates = UpdatePlan(2.0, 5, 10**8, cohort)
+    updates = UpdatePlan(2.0, 5, 10**8, max(1, cohort - 1))
     return planner({**LEVEL, **privacy}, updates=updates, **{"shares_scores": False, **work})
 
 
@@ -93,9 +93,9 @@ def test_weights_are_portions_of_the_largest_and_the_step_brings_them_back() -> 
     assert [r.portion for r in releases if r] == [1.0, 0.25]
     assert release_plan.client_updates is not None
     steps = release_plan.client_updates.noise.steps
-    assert release_plan.sum_step == pytest.approx(2.0 * 0.8 / steps)
+    assert release_plan.sum_step(0) == pytest.approx(2.0 * 0.8 / steps)
     half = planner({**LEVEL, "noise_multiplier": 9.0}, shares_scores=False, updates=UpdatePlan(2.0, 5, 10**8, 1, 0.5))
-    assert settle(half, ((100, 100), (25, 25))).sum_step == pytest.approx(2.0 * 0.8 / 0.5 / steps)
+    assert settle(half, ((100, 100), (25, 25))).sum_step(0) == pytest.approx(2.0 * 0.8 / 0.5 / steps)
 
 
 def test_terms_survive_as_text() -> None:
@@ -211,7 +211,7 @@ def test_both_epsilons_are_those_of_the_whole_noise_and_of_one_share() -> None:
 
 
 def test_shares_of_both_channels_are_pooled() -> None:
-    found = plan({"epsilon": 4.0}, cohort=5, shares_scores=True, embedding=replace(FEATURES, cohort=5))
+    found = plan({"epsilon": 4.0}, cohort=5, shares_scores=True, embedding=replace(FEATURES, cohort=5, shares=4))
     release_plan = settle(found, COUNTS)
     both = collusion(release_plan, found)
     assert both is not None
@@ -238,7 +238,7 @@ def test_the_cohort_is_of_those_who_train() -> None:
     found = parts(shared, clients=20, federation={"method": "fedavg", "clients_per_round": 8}).planner
     assert found is not None
     assert found.work.updates is not None
-    assert (found.work.updates.cohort, found.work.updates.participation) == (8, 0.4)
+    assert (found.work.updates.shares, found.work.updates.participation) == (7, 0.4)
     words = "privacy.smallest_cohort must be between 3 and the number of clients that train in a round, 8; found 9"
     with pytest.raises(InputError, match=words):
         parts({**shared, "smallest_cohort": 9}, clients=20, federation={"method": "fedavg", "clients_per_round": 8})

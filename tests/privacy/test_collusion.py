@@ -18,7 +18,7 @@ from tests.end_to_end.federations import toy
 from tests.privacy.plans import planner, settle
 from tests.privacy.test_planning import by_pld
 
-PLAN = EmbeddingPlan("energy", 0.0, 1.0, 8, cohort=5)
+PLAN = EmbeddingPlan("energy", 0.0, 1.0, 8, cohort=5, shares=4)
 GIVEN = {
     "count_noise": 2.0, "counts": "gaussian", "prediction_noise": 12.0, "noise_multiplier": 2.0, "sampling_rate": 0.25,
 }  # fmt: skip

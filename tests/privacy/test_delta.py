@@ -256,8 +256,7 @@ def test_data_holders_come_to_the_same_delta(tmp_path: Path) -> None:
 def test_who_comes_late_does_not_change_delta(tmp_path: Path) -> None:
     """A latecomer would make the released number of records larger, and δ smaller: it stays out, and nothing fails."""
     from privfair.deployment.flower.link import unwrap
-    from privfair.federated.codec import decode_request
-    from privfair.federated.exchange import singles
+    from privfair.federated.exchange import decode_request, singles
     from privfair.federated.messages import CountsRequest
 
     late: list[int] = []

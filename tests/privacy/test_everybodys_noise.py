@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from privfair.audit.attack import all_clients, backend_of
-from privfair.clients.client import Client
-from privfair.clients.objectives import confusion_tables
+from privfair.clients.client import Client, confusion_tables
 from privfair.clients.training import train_locally
 from privfair.config import Config
 from privfair.datasets.records import ClientData
@@ -38,10 +37,10 @@ from privfair.federated.messages import (
     Update,
 )
 from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.entropy import stream
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import UpdateRelease, VectorNoise
 from privfair.runs.assembly import Simulation, build
-from privfair.util import stream
 from tests.end_to_end.federations import toy
 
 CLIENTS = 21

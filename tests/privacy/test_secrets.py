@@ -14,7 +14,7 @@ from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Records
 from privfair.fairness.tracking import NoisyScores, SharedScores
-from privfair.federated.codec import encode
+from privfair.federated.exchange import encode
 from privfair.federated.messages import (
     CountsRequest,
     EvaluateRequest,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privfair.clients.objectives import TrainingData, followed, own_rule, tracked_rule
+from privfair.clients.client import TrainingData, followed, own_rule, tracked_rule
 from privfair.clients.training import Trained
 from privfair.engines.batched.compiled.training import (
     OWN,
@@ -21,6 +21,7 @@ from privfair.engines.batched.compiled.training import (
     Records,
     Steps,
     Work,
+    sum_private_job,
     train_jobs,
     train_private_job,
 )
@@ -172,6 +173,21 @@ def train_fused_privately(private: Sequence[PrivateJob], penalties: Penalties) -
         train_private_job(*packed, p.noise, clip, p.work.divisor, number, end, snapshot)
         kept = snapshot.astype(dtype) if _has_snapshot(job) else None
         results.append(Trained(end.astype(dtype), job.order.steps, kept))
+    return results
+
+
+def sum_fused_gradients(jobs: Sequence[TrainJob], penalties: Penalties) -> list[Trained]:
+    """The sum of each job's clipped gradients in whole numbers, which `request.gradient` asks for; nothing moves."""
+    dtype = jobs[0].pool.rows.numpy().dtype
+    packed = Packed.of(jobs, penalties, np.dtype(np.float64))
+    results = []
+    for number, job in enumerate(jobs):
+        release = job.request.gradient
+        if release is None:
+            raise TypeError("a job without a release of gradients")
+        bound, theta = float(release.max_grad_norm), job.start.astype(dtype)
+        total = sum_private_job(*packed, bound, release.noise.steps, number, theta)
+        results.append(Trained(job.start, job.order.steps, None, total))
     return results
 
 

@@ -13,7 +13,7 @@ from privfair.engines.batched.engine import Engine
 from privfair.engines.batched.lockstep import Failed
 from privfair.engines.local import InProcess
 from privfair.federated.exchange import regrouped, singles
-from privfair.federated.messages import Answered, Asked, Reply, Request
+from privfair.federated.messages import Answered, Bundle, Reply, Request
 
 if TYPE_CHECKING:
     from privfair.privacy.ledger_gateway import Bill, LedgerGateway
@@ -54,9 +54,8 @@ class Stacked(InProcess):
         super().__init__(clients, check, gateway)
         self._answers, self._settles = answers, settles
 
-    def exchange(self, clients: Sequence[int], request: Callable[[int], Asked]) -> list[Answered]:
-        """Ask all of them at once; a client that refuses ends the simulation."""
-        asked = [request(k) for k in clients]
+    def _released(self, clients: Sequence[int], asked: Sequence[Request | Bundle]) -> list[Answered]:
+        """The replies of all of them at once; a client that refuses ends the simulation."""
         requests = [(k, single) for k, one in zip(clients, asked, strict=True) for single in singles(one)]
         if self.gateway is None:
             return regrouped(asked, self._ask(requests))

@@ -19,8 +19,7 @@ from privfair.channels.evaluation import MEASURES as LOCAL_FIGURES
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.scores import PREDICTIONS
 from privfair.channels.updates import UPDATES, UpdatesChannel
-from privfair.clients.client import Client
-from privfair.clients.objectives import MEASURES, couples_records, measured
+from privfair.clients.client import MEASURES, Client, couples_records, measured
 from privfair.clients.training import Trained
 from privfair.engines.batched.assembling import Penalties, can_be_fused, objective_key, rule_for, train_fused
 from privfair.engines.batched.lockstep import Failed, attempt
@@ -95,7 +94,8 @@ class Engine:
             return "alone"
         if isinstance(request, TrainRequest):
             coupled = couples_records(request.objective) is not None or isinstance(request.objective, Reweighted)
-            return "train" if isinstance(request.work, LocalWork) else "alone" if coupled else "private"
+            plain = isinstance(request.work, LocalWork) and request.gradient is None
+            return "train" if plain else "alone" if coupled else "private"
         if isinstance(request, MeasureRequest) and set(request.quantities) - set(MEASURES):
             return "alone"
         return channel

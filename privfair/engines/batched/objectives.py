@@ -1,4 +1,4 @@
-"""The slopes of the penalty in each record's score, for the minibatches of many jobs; see `clients.objectives`."""
+"""The slopes of the penalty in each record's score, for the minibatches of many jobs; see `clients.client`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privfair.clients.objectives import SlopeRule, TrainingData
+from privfair.clients.client import SlopeRule, TrainingData
 from privfair.engines.batched.compiled.training import own_slopes
 from privfair.engines.batched.compiled.witness import cell_coefficients, numbered, packed_witness, tracked_slopes
 from privfair.fairness.notions import Cells

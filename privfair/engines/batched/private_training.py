@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from privfair.channels.base import respond
 from privfair.channels.updates import UPDATES, UpdatesChannel
-from privfair.clients.client import Client
-from privfair.clients.objectives import followed
+from privfair.clients.client import Client, followed
 from privfair.clients.opacus_engine import _DRAWS_AT_ONCE
-from privfair.clients.training import _CHOICES_AT_ONCE, Trained, _checked
+from privfair.clients.training import _CHOICES_AT_ONCE, Trained, _checked, checked_gradient
 from privfair.engines.batched.assembling import (
     Penalties,
     PrivateJob,
     can_be_fused,
     objective_key,
+    sum_fused_gradients,
     train_fused_privately,
 )
 from privfair.engines.batched.lockstep import Failed, attempt
@@ -87,8 +87,9 @@ def _order(masks: NDArray[np.bool_]) -> Order:
     return Order(positions, sizes)
 
 
+NO_NOISE: FloatArray = np.zeros((0, 0))
 Asked = tuple[Client, TrainRequest]
-Prepared = tuple[int, Client, TrainRequest, PrivateWork, Parameters, Any]
+Prepared = tuple[int, Client, TrainRequest, PrivateWork, Parameters, Any, Entropy]
 
 
 def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Failed]:
@@ -97,13 +98,13 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
     results: list[Reply | Failed | None] = [None] * len(asked)
     groups: dict[tuple[Any, ...], list[Prepared]] = {}
     for number, (client, request) in enumerate(asked):
+        at = client.replica.at(request.model)
         try:
-            work = _checked(request)
+            work = _checked(request) if request.gradient is None else checked_gradient(request, at.values.size)[0]
             require_summable(len(client.data.y))
         except Exception as error:  # noqa: BLE001 - it is raised again in its own run
             results[number] = Failed(error)
             continue
-        at = client.replica.at(request.model)
         data = client.data
         network = engine.networks.of(client.model, data.x.shape[1])
         about = (network and network.key, shape_of(client), data.task, data.cells.notion.score, work.optimizer)
@@ -113,15 +114,16 @@ def train_together(engine: Engine, asked: Sequence[Asked]) -> list[Reply | Faile
         if not fused or VECTOR_LIBRARY:
             results[number] = attempt(respond, client, request)
             continue
-        key = (*about, work.steps, *objective_key(request.objective, data))
+        key = (*about, work.steps, request.gradient is None, *objective_key(request.objective, data))
+        entropy = client.entropy(UPDATES, request.round)
         groups.setdefault(key, []).append(
-            (number, client, request, work, at, UpdatesChannel().shift(request, client, at))
+            (number, client, request, work, at, UpdatesChannel().shift(request, client, at), entropy)
         )
     parts = [part for members in groups.values() for part in _parts(engine, members)]
     ends = engine.map(lambda part: _trained(engine, part, penalties, draws), parts)
     for part, trained in zip(parts, ends, strict=True):
-        for (number, client, request, _, at, shift), end in zip(part, trained, strict=True):
-            results[number] = attempt(update, request, client, at, shift, end)
+        for (number, client, request, _, at, shift, entropy), end in zip(part, trained, strict=True):
+            results[number] = attempt(update, request, client, at, shift, end, entropy)
     return [r for r in results if r is not None]
 
 
@@ -139,13 +141,15 @@ def _parts(engine: Engine, members: list[Prepared]) -> list[list[Prepared]]:
 
 def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, draws: Draws) -> list[Trained]:
     jobs = []
-    for _, client, request, work, at, shift in part:
+    for _, client, request, work, at, shift, entropy in part:
         data, holding = client.data, engine.record_pool.of(client)
         network = engine.networks.of(client.model, data.x.shape[1])
         if network is None:
             raise TypeError("a model that cannot be stacked")
-        entropy = client.entropy(UPDATES, request.round)
-        order, noise = draws.of(holding.count, at.values.size, work, entropy)
+        if request.gradient is None:
+            order, noise = draws.of(holding.count, at.values.size, work, entropy)
+        else:  # the noise follows when the sum leaves
+            order, noise = _order(entropy.poisson_mask(holding.count, work.sampling_rate)[None]), NO_NOISE
         job = TrainJob(
             request=request,
             start=at.values,
@@ -158,4 +162,6 @@ def _trained(engine: Engine, part: Sequence[Prepared], penalties: Penalties, dra
             key=(),
         )
         jobs.append(PrivateJob(job, noise, work))
+    if part[0][2].gradient is not None:
+        return sum_fused_gradients([p.job for p in jobs], penalties)
     return train_fused_privately(jobs, penalties)

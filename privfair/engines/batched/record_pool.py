@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privfair.clients.client import Client
-from privfair.clients.objectives import TrainingData
+from privfair.clients.client import Client, TrainingData
 from privfair.clients.training import batches_per_epoch, minibatches
 from privfair.federated.messages import LocalWork, ScoresRequest
-from privfair.util import FloatArray, stream
+from privfair.mechanisms.entropy import stream
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from privfair.channels.updates import UPDATES, UpdatesChannel
-from privfair.clients.client import Client
-from privfair.clients.objectives import TrainingData
+from privfair.clients.client import Client, TrainingData
 from privfair.clients.training import Trained
 from privfair.engines.batched.networks import Network
 from privfair.engines.batched.objectives import Rule, Step
 from privfair.engines.batched.record_pool import Order, Pool, Schedule
 from privfair.fairness.notions import Score
 from privfair.federated.messages import Parameters, Reweighted, TrainRequest, Update
+from privfair.mechanisms.entropy import Entropy
 from privfair.models import TaskKind
 from privfair.util import FloatArray
 
@@ -128,9 +128,16 @@ class StackedDescent:
         moving.sub_(self._rate[: len(moving)] / (1 - 0.9**self._steps) * mean / root)
 
 
-def update(request: TrainRequest, client: Client, at: Parameters, shift: FloatArray | None, trained: Trained) -> Update:
-    """What a client sends after local training that the engine did for it."""
-    entropy = client.entropy(UPDATES, request.round)
+def update(
+    request: TrainRequest,
+    client: Client,
+    at: Parameters,
+    shift: FloatArray | None,
+    trained: Trained,
+    entropy: Entropy | None = None,
+) -> Update:
+    """What a client sends after local training that the engine did for it; `entropy`: where its draws go on."""
+    entropy = client.entropy(UPDATES, request.round) if entropy is None else entropy
     return UpdatesChannel().message(request, client, at, shift, trained, entropy)
 
 

@@ -1,54 +1,18 @@
-"""What most algorithms do, so that each file says only what is special about its own."""
+"""The published methods that the tracked ones are compared with; each says only what is special about it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from privfair.federated.exchange import Ask, Memory, ServerState, measured
-from privfair.federated.messages import MeasureRequest, Model, Objective, OwnPenalty, Request, Reweighted, Scores, Task
+from privfair.federated.exchange import Ask, Memory, Plain, ServerState, measured
+from privfair.federated.messages import MeasureRequest, Model, Objective, OwnPenalty, Reweighted, Task
 from privfair.federated.release_plan import ReleasePlan
-from privfair.util import FloatArray, stream
-
-
-class Plain:
-    """Remembers nothing, asks nothing, weighs clients by their records."""
-
-    measures: ClassVar[tuple[str, ...]] = ()
-    snapshots: ClassVar[bool] = False
-    per_example: ClassVar[bool] = True
-
-    def start(self, release_plan: ReleasePlan) -> Memory:
-        """Nothing."""
-        return {}
-
-    def joined(self, memory: Memory, release_plan: ReleasePlan) -> Memory:
-        """As before."""
-        return memory
-
-    def weights(self, state: ServerState, memory: Memory) -> FloatArray:
-        """ν_k, each client's share of all records."""
-        return state.release_plan.weights
-
-    def snapshot_at(self, state: ServerState) -> float | None:
-        """Not needed."""
-        return None
-
-    def beside(self, state: ServerState) -> Mapping[int, Request]:
-        """Nothing."""
-        return {}
-
-    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
-        """As before."""
-        return memory
-
-    def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
-        """As before."""
-        return memory
-
+from privfair.mechanisms.entropy import stream
+from privfair.util import FloatArray
 
 # ---- FedAvg without a fairness term.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -17,13 +18,13 @@ from privfair.fairness.tracking import (
     SharedScores,
     equal_weights,
 )
-from privfair.federated.algorithms.baselines import Plain
-from privfair.federated.exchange import Algorithm, Ask, Memory, Requests, ServerState, answered
-from privfair.federated.messages import Drift, Embeddings, Objective, Request, Scores, Tracked
+from privfair.federated.exchange import Algorithm, Ask, Memory, Plain, Requests, ServerState, answered
+from privfair.federated.messages import Drift, Embeddings, EmbeddingsRequest, Objective, Request, Scores, Tracked
 from privfair.federated.release_plan import ReleasePlan, Sharing
+from privfair.mechanisms.entropy import stream
 from privfair.mechanisms.score_release import fill_share, unpadding_weights
-from privfair.secure_aggregation import ServerAggregator
-from privfair.util import FloatArray, stream
+from privfair.secure_aggregation import ServerAggregator, Summed, Sums
+from privfair.util import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +202,13 @@ class EmbeddingTracking(Plain):
     plan: EmbeddingPlan
     drift: Drift
     requests: Requests
-    adder: ServerAggregator | None = None  # None: nobody has keys yet
+    sums: Sums | None = None  # None: nobody has keys yet
     kept: Kept = made_anew
+
+    @property
+    def adder(self) -> ServerAggregator | None:
+        """What adds the vectors."""
+        return None if self.sums is None else self.sums.adders.get(EmbeddingsRequest.channel)
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
         """The sum over the clients that answered, broadcast."""
@@ -216,9 +222,9 @@ class EmbeddingTracking(Plain):
             remedy = "Fewer clients leave more room for each in a sum of bounded integers."
             rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(release_plan.cells.max()), remedy)
-        clients = shares_features(release_plan)
-        if len(clients) < self.plan.cohort and self.plan.cohort > 1:
-            rule = f"must be at most the number of clients that take part, {len(clients)}"
+        clients = int(np.count_nonzero(shares_features(release_plan)))
+        if clients < self.plan.cohort and self.plan.cohort > 1:
+            rule = f"must be at most the number of clients that take part, {clients}"
             raise InputError("privacy.smallest_cohort", rule, self.plan.cohort, "Too small a share of noise is left.")
         return {}
 
@@ -230,16 +236,20 @@ class EmbeddingTracking(Plain):
     def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
         planned = self.requests("embeddings", state.release_plan, state.round)
         requests = {k: replace(request, model=state.model) for k, request in planned.items()}
-        clients = list(requests)
-        return self._sum(state.release_plan, answered(Embeddings, clients, ask(clients, requests.__getitem__)))
-
-    def _sum(self, release_plan: ReleasePlan, replies: Mapping[int, Embeddings]) -> SealedFeatures:
-        cells = takes_part(release_plan)
-        if self.adder is None:
+        if self.sums is None:
             raise InputError("tracker", "must have somebody who adds the vectors", None)
-        there = list(replies) if len(replies) >= self.plan.cohort else []  # too few: their noise is not enough
-        names = [f"client {k}" for k in there]
-        total = self.adder.add([replies[k].contribution for k in there], names=names) if there else b""
+        clients = self.sums.ready(EmbeddingsRequest.channel, state.round, list(requests), ask)
+        replies = answered(Embeddings, clients, ask(clients, requests.__getitem__))
+        summed = None
+        if replies and len(replies) >= self.plan.cohort:  # of fewer the noise is not enough
+            contributions = {k: reply.contribution for k, reply in replies.items()}
+            summed = self.sums.add(EmbeddingsRequest.channel, state.round, contributions, ask)
+        return self._sealed(state.release_plan, summed)
+
+    def _sealed(self, release_plan: ReleasePlan, summed: Summed | None) -> SealedFeatures:
+        """The sum as a message; empty, where there is none."""
+        cells = takes_part(release_plan)
+        total, there = (b"", []) if summed is None else (summed.total, list(summed.members))
         return SealedFeatures(
             kernel=self.plan.kernel,
             strength=self.strength,
@@ -250,13 +260,15 @@ class EmbeddingTracking(Plain):
         )
 
 
-def shares_features(release_plan: ReleasePlan) -> list[int]:
-    """The clients that send a vector."""
+@lru_cache(maxsize=8)  # with many clients each of them asks
+def shares_features(release_plan: ReleasePlan) -> NDArray[np.bool_]:
+    """Which clients send a vector."""
     if release_plan.embedding is not None:
         return release_plan.embedding.asked(release_plan.records)
-    return [int(k) for k in np.flatnonzero(takes_part(release_plan).any(axis=1))]
+    return np.asarray(takes_part(release_plan).any(axis=1))
 
 
+@lru_cache(maxsize=8)
 def takes_part(release_plan: ReleasePlan) -> NDArray[np.int64]:
     """(clients, cells): 1 where a client's vector of a cell is asked for; by released counts, so by public rule."""
     if release_plan.embedding is not None:
@@ -264,6 +276,6 @@ def takes_part(release_plan: ReleasePlan) -> NDArray[np.int64]:
     return (release_plan.cells > 0).astype(np.int64)
 
 
-def with_adder(algorithm: Algorithm, adder: ServerAggregator | None, kept: Kept = made_anew) -> Algorithm:
-    """The algorithm, with who adds its vectors and who keeps their sum, where it has any."""
-    return replace(algorithm, adder=adder, kept=kept) if isinstance(algorithm, EmbeddingTracking) else algorithm
+def with_sums(algorithm: Algorithm, sums: Sums, kept: Kept = made_anew) -> Algorithm:
+    """The algorithm, with what adds its vectors and who keeps their sum, where it has any."""
+    return replace(algorithm, sums=sums, kept=kept) if isinstance(algorithm, EmbeddingTracking) else algorithm

@@ -1,7 +1,7 @@
 """The experiments of Rychener, Kuhn & Hu (AISTATS 2025), and some beyond them: runs, claims, figures."""
 
 from privfair.sweeps.paper.claims import Experiment
-from privfair.sweeps.paper.private import PRIVATELY, TRACKERS
+from privfair.sweeps.paper.private import PRIVATELY, SECURE_SUMS, TRACKERS
 from privfair.sweeps.paper.real_data import COMMUNITIES, COMPAS, CONVERGENCE, SAMPLES
 from privfair.sweeps.paper.synthetic import HETEROGENEITY, HETEROGENEITY_SIZES, SYNTHETIC
 
@@ -9,7 +9,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         SYNTHETIC, COMMUNITIES, COMPAS, SAMPLES, CONVERGENCE, HETEROGENEITY, HETEROGENEITY_SIZES, PRIVATELY,
-        *TRACKERS,
+        *TRACKERS, *SECURE_SUMS,
     )
 }  # fmt: skip
 

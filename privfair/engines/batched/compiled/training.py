@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from privfair.engines.batched.compiled.witness import RULES, add_tracked, add_tracked_alone
 from privfair.fairness.tracking import SAME_SCORE
-from privfair.per_record import EXACTLY_AS_WRITTEN, backward_layer_alone, forward_layer_alone, recompiled, share_of
+from privfair.per_record import (
+    EXACTLY_AS_WRITTEN,
+    add_whole,
+    backward_layer_alone,
+    forward_layer_alone,
+    recompiled,
+    share_of,
+)
 
 
 class Outcome(NamedTuple):
@@ -416,13 +423,7 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
         gather(records, steps.positions[place + step * width :], work.offset[job], count, inputs, acts, sides)
         for p in range(size):
             theta[p] = end[p]
-        outputs = forward(theta, before, acts, count, True)
-        pull, scores, score = lines[0], lines[1], lines[2]
-        task_slopes_alone(outcome, outputs, sides[0], count, scores, pull, score)
-        if goal.kind == TRACKED:
-            add_tracked_alone(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
-        layer(deltas, before, len(widths) - 1, count)[0] = lines[0, :count]
-        backward(theta, before, acts, count, deltas, True)
+        passes_alone(theta, before, outcome, goal, witness, job, sides, count, lines, acts, deltas)
         for p in range(before[-1] * count):
             given[p], clipped[p] = acts[p], deltas[p]
         clipped_sums(before, given, inputs, clipped, count, bound, grid, shares, gradient)
@@ -431,6 +432,65 @@ def train_private_job(records, widths, outcome, steps, work, goal, witness, nois
         descend(end, begin, gradient, work, job, step, mean, square)
         if step + 1 == work.snapshot_after[job]:
             snapshot[:] = end
+
+
+@njit(**RULES)
+def passes_alone(theta, before, outcome, goal, witness, job, sides, count, lines, acts, deltas):  # type: ignore[no-untyped-def]
+    """Fill `acts` and `deltas`: every layer's units and what arrives there of each record's loss, each by itself."""
+    outputs = forward(theta, before, acts, count, True)
+    pull, scores, score = lines[0], lines[1], lines[2]
+    task_slopes_alone(outcome, outputs, sides[0], count, scores, pull, score)
+    if goal.kind == TRACKED:
+        add_tracked_alone(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
+    layer(deltas, before, len(before) - 2, count)[0] = lines[0, :count]
+    backward(theta, before, acts, count, deltas, True)
+
+
+@njit(**RULES)
+def sum_private_job(records, widths, outcome, steps, work, goal, witness, bound, grid_steps, job, theta):  # type: ignore[no-untyped-def]
+    """Σ of a job's clipped gradients at `theta` in whole numbers of `bound`/`grid_steps`: see `per_record.whole_sum`.
+
+    It has one step, and one minibatch. A gradient is the product of what arrives and what was given, in the type of
+    the records, as Opacus' sampler makes it: the whole numbers are the same.
+    """
+    kind = records.rows.dtype
+    before = starts(widths)
+    room = before[-1] * steps.widest
+    acts, deltas, inputs = np.zeros(room, kind), np.zeros(room, kind), np.zeros(records.features * steps.widest, kind)
+    sides = np.zeros((records.rows.shape[1] - records.features, steps.widest), kind)
+    lines = np.zeros((3, steps.widest), kind)
+    place, first, _, _ = steps.orders[work.order[job]]
+    count = steps.sizes[first]
+    gather(records, steps.positions[place:], work.offset[job], count, inputs, acts, sides)
+    passes_alone(theta, before, outcome, goal, witness, job, sides, count, lines, acts, deltas)
+    return whole_sums(before, acts, inputs, deltas, count, bound, grid_steps)
+
+
+@njit(**EXACTLY_AS_WRITTEN)
+def whole_sums(before, acts, inputs, deltas, count, bound, grid_steps):  # type: ignore[no-untyped-def]
+    """Σ_i of the records' gradients in whole numbers, each by `add_whole`; `inputs`: features by records."""
+    units = before[-1]
+    given, arrived = acts[: units * count].reshape(units, count), deltas[: units * count].reshape(units, count)
+    size = 0
+    for level in range(len(before) - 2):
+        size += (before[level + 1] - before[level] + 1) * (before[level + 2] - before[level + 1])
+    hidden, pulls = given[before[1] :].T.copy(), arrived[before[1] :].T.copy()  # by records
+    row, whole, total = np.zeros(size), np.zeros(size), np.zeros(size)
+    for i in range(count):
+        start = 0
+        for level in range(len(before) - 2):
+            first, last = before[level] - before[1], before[level + 1] - before[1]
+            own = inputs[i * before[1] : (i + 1) * before[1]] if level == 0 else hidden[i, first:last]
+            pull = pulls[i, last : before[level + 2] - before[1]]
+            for k in range(len(pull)):
+                arriving, found = pull[k], row[start : start + len(own)]
+                for j in range(len(own)):
+                    found[j] = arriving * own[j]
+                start += len(own)
+            row[start : start + len(pull)] = pull
+            start += len(pull)
+        add_whole(row, bound, float(grid_steps), whole, total)
+    return total.astype(np.int64)
 
 
 @njit(**EXACTLY_AS_WRITTEN)

@@ -1,0 +1,437 @@
+"""Secure aggregation with masks: the server learns the sum of the holders' vectors, and nothing about any one of them.
+
+The protocol is that of Bonawitz et al. 2017 ("Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+CCS 2017, section 4, the setting with an active server). Holder i of n sends, for one sum,
+
+    y_i = x_i + PRG(b_i) + Σ_{j > i} PRG(s_ij) − Σ_{j < i} PRG(s_ij)   mod m,
+
+where s_ij follows from the mask keys of i and j and b_i is a seed of its own. Pairwise masks cancel in the sum. Every
+holder has a Shamir share of every mask key and of every seed. When the server has named the survivors U, each holder
+answers once: with its share of b_j for j in U, or with its share of the mask key of j for those who dropped out. So the
+server can take exactly the left-over masks off the sum over U.
+
+The adversary is the server together with at most k of the n holders (`Cohort.colluders`). The rules below stand against
+it; each has a test that fails without it (tests/aggregation/test_masking.py):
+
+- Mask keys and the keys that encrypt shares are different keys: a mask key is revealed when its holder drops out.
+- A mask key serves one sum, and a holder masks one vector for it: two vectors under one mask show their difference.
+- Nobody masks without t signatures on its own roster: with two rosters a server would split the sum.
+- A holder answers for one set of survivors, and never with both shares of one holder. With 2t > n + k two different
+  sets cannot open the same vector.
+- All keys are signed with long-term keys that everybody knows beforehand, so the server cannot put in its own.
+- Masks are for the terms that a holder agreed to (noise, grid, shares). With a finer grid for one holder than for the
+  others, their noise would be too little for it; so masks of holders with different terms do not cancel.
+
+Beyond masks, holders may share a group key (which the server lacks, and a colluder has). Then all of them add the same
+pad, which hides the sum from the server, and three check values, which let a holder refuse a sum that the server made
+up or changed: additive tampering passes with probability m⁻³ ≈ 2⁻⁹⁰.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from accountant.errors import InputError, Refused
+from privfair.secure_aggregation.mask_arithmetic import Words
+from privfair.secure_aggregation.masks import (
+    MODULUS,
+    SHARE_BYTES,
+    Federation,
+    KeyShares,
+    MaskedVector,
+    MaskingRefused,
+    PublicKeys,
+    Reconstruction,
+    RosterSignature,
+    UnmaskRequest,
+    UnmaskShares,
+    combined,
+    commitment_of,
+    derived,
+    pair_seed,
+    split_secret,
+)
+
+# ---- A holder
+
+
+@dataclass
+class _Block:
+    """What a holder knows of a block of sums."""
+
+    encryption: X25519PrivateKey
+    masks: dict[int, X25519PrivateKey]  # by sum; gone when the sum is over
+    keys: dict[int, PublicKeys] = field(default_factory=dict)  # of the roster, once it is signed
+    shares: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by sum, by holder: of mask keys
+    sent: tuple[bytes, KeyShares] | None = None  # its shares, and the digest of the keys that they were made for
+    roster: bytes = b""
+    agreed: bool = False
+
+
+@dataclass
+class _Sum:
+    """What a holder did in one sum: each at most once."""
+
+    masked: MaskedVector | None = None
+    seed_share: bytes = b""  # its own share of its own seed
+    survivors: tuple[int, ...] | None = None
+    answer: UnmaskShares | None = None
+    over: bool = False
+
+
+class MaskingHolder:
+    """One holder's side of the protocol. Every method that could give something away answers once, or refuses."""
+
+    def __init__(self, federation: Federation, holder: int, identity: Ed25519PrivateKey) -> None:
+        """`identity`: the private half of the holder's long-term key."""
+        public = identity.public_key().public_bytes_raw()
+        if not 0 <= holder < federation.cohort.holders or federation.identities[holder] != public:
+            raise InputError("identity", f"must be the private key of holder {holder}", "another key")
+        self.federation, self.holder, self._identity = federation, holder, identity
+        self._blocks: dict[int, _Block] = {}
+        self._sums: dict[int, _Sum] = {}
+        self.terms = b""
+        """Digest of what sums are made under: noise, grid, shares. Masks under different terms do not cancel."""
+
+    # 1 ---- prepared ahead, without data
+
+    def keys(self, block: int) -> PublicKeys:
+        """New keys for a block of sums; asked again, the same."""
+        if block in self._blocks:
+            return self._blocks[block].keys[self.holder]
+        made = _Block(
+            X25519PrivateKey.generate(), {n: X25519PrivateKey.generate() for n in self.federation.numbers(block)}
+        )
+        masks = tuple(key.public_key().public_bytes_raw() for key in made.masks.values())
+        unsigned = PublicKeys(self.holder, block, made.encryption.public_key().public_bytes_raw(), masks, b"")
+        signature = self._identity.sign(self.federation.keys_text(unsigned))
+        made.keys[self.holder] = PublicKeys(self.holder, block, unsigned.encryption, masks, signature)
+        self._blocks[block] = made
+        return made.keys[self.holder]
+
+    def shares(self, block: int, keys: Mapping[int, PublicKeys]) -> KeyShares:
+        """Shares of this holder's mask keys for everybody who sent keys, encrypted for each; once for a block."""
+        mine = self._block(block)
+        self._require_keys(block, keys)
+        receivers = self.federation.roster_digest(block, keys)
+        if mine.sent is not None:
+            if mine.sent[0] != receivers:
+                raise MaskingRefused(f"Shares of block {block} were made already, for other keys.")
+            return mine.sent[1]
+        secrets_by_sum = {number: key.private_bytes_raw() for number, key in mine.masks.items()}
+        everyone, t = sorted(keys), self.federation.cohort.threshold
+        split = {number: split_secret(secret, everyone, t) for number, secret in secrets_by_sum.items()}
+        for number, parts in split.items():
+            mine.shares.setdefault(number, {})[self.holder] = parts[self.holder]
+        sealed = {
+            other: self._sealed(block, keys[other], "mask keys", b"".join(parts[other] for parts in split.values()))
+            for other in everyone
+            if other != self.holder
+        }
+        mine.sent = (receivers, KeyShares(self.holder, block, sealed))
+        return mine.sent[1]
+
+    def sign_roster(self, block: int, keys: Mapping[int, PublicKeys], sealed: Mapping[int, bytes]) -> RosterSignature:
+        """Sign the roster: who sent keys, and shares to this holder (`sealed`, by sender). One roster a block."""
+        mine = self._block(block)
+        self._require_keys(block, keys)
+        if mine.sent is None:
+            raise MaskingRefused(f"This holder has not sent its own shares of block {block} yet.")
+        missing = sorted(set(keys) - set(sealed) - {self.holder})
+        if missing:
+            raise MaskingRefused(f"Holder {missing[0]} is on the roster of block {block}, and sent no shares.")
+        digest = self.federation.roster_digest(block, keys)
+        if mine.roster and mine.roster != digest:
+            raise MaskingRefused(f"Another roster of block {block} is signed already: nobody masks for two.")
+        if mine.roster:
+            return RosterSignature(self.holder, block, digest, self._identity.sign(self._roster_text(block, digest)))
+        numbers = list(self.federation.numbers(block))
+        received: dict[int, bytes] = {}
+        for other in sorted(set(keys) - {self.holder}):
+            received[other] = self._opened(block, keys[other], "mask keys", sealed[other])
+            if len(received[other]) != SHARE_BYTES * len(numbers):
+                raise MaskingRefused(f"The shares of holder {other} are not those of {len(numbers)} mask keys.")
+        for i, number in enumerate(numbers):
+            place = slice(SHARE_BYTES * i, SHARE_BYTES * (i + 1))
+            mine.shares[number] |= {other: opened[place] for other, opened in received.items()}
+        mine.roster, mine.keys = digest, dict(keys)
+        return RosterSignature(self.holder, block, digest, self._identity.sign(self._roster_text(block, digest)))
+
+    def agree(self, block: int, signatures: Iterable[RosterSignature]) -> None:
+        """Go on with the roster if t holders signed it; without this nothing is masked."""
+        mine = self._block(block)
+        if not mine.roster:
+            raise MaskingRefused(f"The roster of block {block} is not signed by this holder yet.")
+        signers = set()
+        for signed in signatures:
+            if signed.holder in mine.keys and signed.roster == mine.roster:
+                text = self._roster_text(block, mine.roster)
+                self.federation.require_signed(signed.holder, text, signed.signature, "The roster")
+                signers.add(signed.holder)
+        if len(signers) < self.federation.cohort.threshold:
+            raise MaskingRefused(
+                f"{len(signers)} holders signed this roster of block {block}, and "
+                f"{self.federation.cohort.threshold} must have: others may have got another."
+            )
+        mine.agreed = True
+
+    # 2 ---- mask
+
+    def mask(self, number: int, values: Words) -> MaskedVector:
+        """The masked vector of a sum. A mask serves once: a second vector is refused, whatever is in it."""
+        block_number = self.federation.block_of(number)
+        mine, entry = self._block(block_number), self._sums.setdefault(number, _Sum())
+        if entry.masked is not None or entry.over or number not in mine.masks:
+            raise MaskingRefused(f"A vector of sum {number} was masked already: a mask serves once.")
+        if not mine.agreed:
+            raise MaskingRefused(f"The roster of block {block_number} is not agreed on yet.")
+        seed = secrets.token_bytes(32)
+        place = number - self.federation.numbers(block_number).start
+        pairs = {
+            other: pair_seed(
+                mine.masks[number], keys.masks[place], self.federation, number, (self.holder, other), self.terms
+            )
+            for other, keys in mine.keys.items()
+            if other != self.holder
+        }
+        plus = [seed, *(s for other, s in pairs.items() if other > self.holder)]
+        minus = [s for other, s in pairs.items() if other < self.holder]
+        words = np.asarray(values, dtype=np.uint32)
+        masked = combined(words.size, plus, minus, words)
+        parts = split_secret(seed, sorted(mine.keys), self.federation.cohort.threshold)
+        commitment = commitment_of(seed)
+        text = self.federation.commitment_text(self.holder, number, mine.roster, commitment)
+        sealed = {
+            other: self._sealed(block_number, keys, f"seed {number}", parts[other], commitment)
+            for other, keys in mine.keys.items()
+            if other != self.holder
+        }
+        entry.seed_share = parts[self.holder]
+        entry.masked = MaskedVector(
+            self.holder, number, masked.astype("<u4").tobytes(), commitment, self._identity.sign(text), sealed
+        )
+        return entry.masked
+
+    def again(self, number: int) -> MaskedVector:
+        """The bytes that were sent for a sum, for a server that lost them."""
+        entry = self._sums.get(number)
+        if entry is None or entry.masked is None:
+            raise MaskingRefused(f"Nothing was masked for sum {number}.")
+        return entry.masked
+
+    # 3 ---- unmask
+
+    def unmask(self, request: UnmaskRequest) -> UnmaskShares:
+        """The one answer for a sum. Another set of survivors is refused; the same gets the same answer."""
+        number, survivors = request.number, tuple(sorted(set(request.survivors)))
+        block = self._block(self.federation.block_of(number))
+        entry = self._sums.setdefault(number, _Sum())
+        if entry.over:
+            raise MaskingRefused(f"Sum {number} is over.")
+        if entry.survivors is not None:
+            if entry.survivors != survivors or entry.answer is None:
+                raise MaskingRefused(f"Another set of survivors of sum {number} was answered already.")
+            return entry.answer
+        if not block.agreed:
+            raise MaskingRefused(f"The roster of sum {number} is not agreed on.")
+        least, roster = self.federation.cohort.smallest, set(block.keys)
+        if len(survivors) < least or not set(survivors) <= roster:
+            raise MaskingRefused(f"Sum {number} names {len(survivors)} survivors of the roster, and {least} must be.")
+        shares = {other: block.shares[number][other] for other in sorted(roster - set(survivors))}
+        for other in survivors:
+            shares[other] = self._seed_share(block, number, other, request, entry)
+        entry.survivors = survivors
+        entry.answer = UnmaskShares(self.holder, number, shares)
+        return entry.answer
+
+    def _seed_share(self, block: _Block, number: int, other: int, request: UnmaskRequest, entry: _Sum) -> bytes:
+        """This holder's share of a survivor's seed, which the survivor committed to under this roster."""
+        if other == self.holder:
+            if entry.masked is None:
+                raise MaskingRefused(f"This holder is said to have survived sum {number}, and sent nothing for it.")
+            return entry.seed_share
+        if other not in request.commitments or other not in request.sealed:
+            raise MaskingRefused(f"The share of survivor {other} is missing.")
+        commitment, signature = request.commitments[other]
+        text = self.federation.commitment_text(other, number, block.roster, commitment)
+        self.federation.require_signed(other, text, signature, "The seed")
+        number_of_block = self.federation.block_of(number)
+        share = self._opened(number_of_block, block.keys[other], f"seed {number}", request.sealed[other], commitment)
+        if len(share) != SHARE_BYTES:
+            raise MaskingRefused(f"The share of survivor {other} has a wrong length.")
+        return share
+
+    def finish(self, number: int) -> None:
+        """Delete what could open a sum that is over: its mask key, seed and shares."""
+        block = self._block(self.federation.block_of(number))
+        block.masks.pop(number, None)
+        block.shares.pop(number, None)
+        self._sums[number] = _Sum(over=True)
+
+    def finish_before(self, number: int) -> None:
+        """Delete what could open any sum of a smaller number: sums are made in the order of their numbers."""
+        for block in self._blocks.values():
+            for earlier in [n for n in (*block.masks, *block.shares) if n < number]:
+                self.finish(earlier)
+
+    # ---- helpers
+
+    def _block(self, block: int) -> _Block:
+        if block not in self._blocks:
+            raise MaskingRefused(f"Block {block} was not prepared: its keys are asked for first.")
+        return self._blocks[block]
+
+    def _require_keys(self, block: int, keys: Mapping[int, PublicKeys]) -> None:
+        """Raise unless these are signed keys of at least c holders, this one among them, with its own keys."""
+        if keys.get(self.holder) != self._block(block).keys[self.holder]:
+            raise MaskingRefused("The keys that are said to be of this holder are not its own.")
+        least = self.federation.cohort.smallest
+        if len(keys) < least:
+            raise MaskingRefused(f"{len(keys)} holders sent keys, and no sum is of fewer than {least}.")
+        for holder, theirs in keys.items():
+            if theirs.holder != holder or theirs.block != block or len(theirs.masks) != self.federation.sums_per_block:
+                raise MaskingRefused(f"The keys of holder {holder} are not of block {block}.")
+            self.federation.require_signed(holder, self.federation.keys_text(theirs), theirs.signature, "The key")
+
+    def _roster_text(self, block: int, digest: bytes) -> bytes:
+        return self.federation.context("sign roster", block, digest)
+
+    def _channel_key(self, block: int, other: PublicKeys, purpose: str, sender: int, receiver: int) -> bytes:
+        own = self._block(block).encryption
+        try:
+            shared = own.exchange(X25519PublicKey.from_public_bytes(other.encryption))
+        except ValueError:
+            raise MaskingRefused(f"The key of holder {other.holder} is no key.") from None
+        return derived(shared, self.federation.context("share", block, purpose, sender, receiver))
+
+    def _sealed(self, block: int, to: PublicKeys, purpose: str, content: bytes, bound: bytes = b"") -> bytes:
+        """Content for one receiver. A derived key encrypts one message, so its nonce is 0."""
+        key = self._channel_key(block, to, purpose, self.holder, to.holder)
+        return ChaCha20Poly1305(key).encrypt(bytes(12), content, bound)
+
+    def _opened(self, block: int, sender: PublicKeys, purpose: str, sealed: bytes, bound: bytes = b"") -> bytes:
+        key = self._channel_key(block, sender, purpose, sender.holder, self.holder)
+        try:
+            return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, bound)
+        except InvalidTag:
+            raise MaskingRefused(f"The shares of holder {sender.holder} were changed, or are of another sum.") from None
+
+
+# ---- The server
+
+
+class MaskingServer:
+    """The server's side of one sum: it collects masked vectors, names the survivors, and takes the left-over masks off.
+
+    It needs no secret. What it recovers is held against what holders signed, so that a wrong share is found.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        number: int,
+        keys: Mapping[int, PublicKeys],
+        length: int,
+        *,
+        added_elsewhere: bool = False,
+        terms: bytes = b"",
+    ) -> None:
+        """`keys`: the roster's; `length`: of the vectors, with their check values; `terms`: what holders mask under.
+
+        `added_elsewhere`: masked vectors come without their values, which somebody else adds (under encryption).
+        """
+        self.federation, self.number, self.length = federation, number, length
+        self._elsewhere, self._terms = added_elsewhere, terms
+        self._place = number - federation.numbers(federation.block_of(number)).start
+        self._keys, self._roster = dict(keys), federation.roster_digest(federation.block_of(number), keys)
+        self._arrived: dict[int, MaskedVector] = {}
+        self._total = np.zeros(0 if added_elsewhere else length, dtype=np.int64)
+        self.survivors: tuple[int, ...] = ()
+        self._answers: dict[int, UnmaskShares] = {}
+
+    def check(self, masked: MaskedVector) -> None:
+        """Raise unless this masked vector is of this sum and of its holder."""
+        name = f"masked vector of holder {masked.holder}"
+        if self.survivors:
+            raise InputError(name, "must arrive before the survivors are named", "later", "It stays hidden.")
+        if masked.number != self.number or masked.holder not in self._keys or masked.holder in self._arrived:
+            raise InputError(name, f"must be the one vector of somebody on the roster of sum {self.number}", "another")
+        if len(masked.values) != (0 if self._elsewhere else 4 * self.length):
+            raise InputError(name, f"must have {self.length} values of 4 bytes", f"{len(masked.values)} bytes")
+        if set(masked.sealed) != set(self._keys) - {masked.holder}:
+            raise InputError(name, "must come with a share of its seed for everybody else on the roster", "others")
+        text = self.federation.commitment_text(masked.holder, self.number, self._roster, masked.commitment)
+        self.federation.require_signed(masked.holder, text, masked.signature, "The seed")
+
+    def receive(self, masked: MaskedVector) -> None:
+        """Take a masked vector; one that is not of this sum or not of its holder is refused."""
+        self.check(masked)
+        if not self._elsewhere:
+            self._total += np.frombuffer(masked.values, dtype="<u4")
+        self._arrived[masked.holder] = replace(masked, values=b"")
+
+    def close(self) -> dict[int, UnmaskRequest]:
+        """Name the survivors: a request for everybody on the roster. Nothing is taken after this."""
+        least = self.federation.cohort.smallest
+        if len(self._arrived) < least:
+            raise Unopened(f"Sum {self.number} has {len(self._arrived)} vectors, and {least} must be: nothing opens.")
+        self.survivors = tuple(sorted(self._arrived))
+        commitments = {k: (m.commitment, m.signature) for k, m in self._arrived.items()}
+        return {
+            holder: UnmaskRequest(
+                self.number,
+                self.survivors,
+                {k: c for k, c in commitments.items() if k != holder},
+                {k: m.sealed[holder] for k, m in self._arrived.items() if k != holder},
+            )
+            for holder in self._keys
+        }
+
+    def answer(self, shares: UnmaskShares) -> None:
+        """Take a holder's answer."""
+        whole = set(shares.shares) == set(self._keys) and all(len(s) == SHARE_BYTES for s in shares.shares.values())
+        if shares.number != self.number or shares.holder not in self._keys or not whole:
+            name = f"answer of holder {shares.holder}"
+            raise InputError(name, f"must have a share for everybody on the roster of sum {self.number}", "another")
+        self._answers[shares.holder] = shares
+
+    def left_over(self) -> Words:
+        """The masks that do not cancel in the sum over the survivors, modulo m."""
+        t = self.federation.cohort.threshold
+        if len(self._answers) < t:
+            raise Unopened(f"Sum {self.number} has {len(self._answers)} answers, and {t} must be: nothing opens.")
+        used = Reconstruction(sorted(self._answers)[:t])
+        plus: list[bytes] = []
+        minus: list[bytes] = []
+        for holder in self.survivors:
+            seed = used.secret({k: self._answers[k].shares[holder] for k in used.holders})
+            if commitment_of(seed) != self._arrived[holder].commitment:
+                raise Unopened(f"The shares of the seed of holder {holder} do not give what it committed to.")
+            plus.append(seed)
+        for holder in sorted(set(self._keys) - set(self.survivors)):
+            secret = used.secret({k: self._answers[k].shares[holder] for k in used.holders})
+            mask_key = X25519PrivateKey.from_private_bytes(secret)
+            if mask_key.public_key().public_bytes_raw() != self._keys[holder].masks[self._place]:
+                raise Unopened(f"The shares of the mask key of holder {holder} do not give its key.")
+            for other in self.survivors:
+                theirs = self._keys[other].masks[self._place]
+                seed = pair_seed(mask_key, theirs, self.federation, self.number, (holder, other), self._terms)
+                (plus if holder > other else minus).append(seed)
+        return combined(self.length, plus, minus)
+
+    def total(self) -> Words:
+        """The sum of the survivors' vectors, modulo m."""
+        left = self.left_over()
+        return np.asarray((self._total - left) % MODULUS, dtype=np.uint32)
+
+
+class Unopened(Refused):
+    """A sum that nothing opens: too few vectors or answers, or shares that do not fit. It is paid all the same."""
