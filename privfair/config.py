@@ -105,7 +105,9 @@ class FederationConfig(Section):
     server_learning_rate: float | None = Field(None, gt=0, le=MOST_STEP)
     clients_per_round: int | None = Field(None, ge=1, le=MOST_RECORDS)
     drift_correction: Literal["none", "own", "shared"] = "none"
-    lagged_scores: bool = False  # scores under the model of the round before: one exchange a round instead of two
+    # scores, or sums of features, under the model of the round before: they leave with its updates, in one exchange;
+    # default: with masks on Flower, where each exchange takes seconds and each sum two of them
+    lagged_scores: bool | None = None
     proximal: float = Field(0.01, ge=0, le=MOST_STEP)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0, le=MOST_STEP)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0, le=MOST_STEP)
@@ -237,6 +239,18 @@ class Config(Section):
     def masks_in_the_open(self) -> bool:
         """Whether masked sums are of integers as they are: the stacked engine has the law of such a run alone."""
         return self.masks and self.run.engine == "stacked"
+
+    @property
+    def lagged(self) -> bool:
+        """Whether what is shared for fairness is that under the model of the round before."""
+        asked = self.federation.lagged_scores
+        far = self.masks and self.run.engine.startswith("flower") and self.federation.method == "mmd_fedavg"
+        return far if asked is None else asked
+
+    @property
+    def joins_features(self) -> bool:
+        """Whether lagged features are in one vector with the updates: under masks, so that there is one sum."""
+        return self.lagged and self.masks and self.fairness.tracker == "embedding"
 
     @property
     def shares_noise(self) -> bool:

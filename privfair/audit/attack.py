@@ -253,6 +253,7 @@ def _with_masks(fixed: Config, cohort: Cohort) -> Config:
     tables = fixed.as_tables()
     tables["aggregation"] |= {"scheme": "masked", "masks": True, "quantise": False}
     tables["aggregation"] |= {"colluders": cohort.colluders, "smallest_cohort": cohort.smallest}
+    tables["federation"]["lagged_scores"] = False  # each channel is attacked in a vector of its own: the same noise
     tables["run"]["engine"] = "stacked"
     return Config.build(tables)
 

@@ -13,7 +13,7 @@ import numpy as np
 from privfair.config import Config
 from privfair.deployment.protocol import holders, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
-from privfair.deployment.sums import FeatureSum, Recorded, Sums
+from privfair.deployment.sums import FeatureSums, Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
@@ -133,7 +133,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
         HeldByClients() if replica is None else HeldByServer(replica),
         spec.negotiator(),
         least_trained=config.run.min_clients or 1,
-        kept=FeatureSum(folder / "features.npz").kept,
+        kept=FeatureSums(folder / "features").kept,
     )
     return ServerRun(folder, spec, remote, server, replica)
 
