@@ -122,6 +122,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     remote = Remote(link, names, run=run, plan=plan, sums=Sums(folder / "sums"), deadline=deadline, wait=wait)
     schema = schema_from_text(remote.gather(config.run.min_clients or len(names)))
     spec = RunSpec.of(config, schema, len(names))
+    config = spec.config
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything
     parameters, adders = spec.model().parameters(), spec.server_side(keys)

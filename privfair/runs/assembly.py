@@ -54,9 +54,10 @@ from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided, require_masks, require_private, require_separate
+from privfair.privacy.requirements import require_decided, require_private, require_separate
 from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of
+from privfair.runs.defaults import Choice, settle
 from privfair.runs.keys import key_pair
 from privfair.secure_aggregation import (
     MODULI,
@@ -173,12 +174,13 @@ class RunSpec:
     planner: Planner | None  # None: no privacy
     embedding: EmbeddingPlan | None = None  # None: scores are tracked, or nothing
     feature_code: WholeNumbers | None = None  # how sums of features become integers; None: as they are
+    choices: tuple[Choice, ...] = ()  # what the configuration left open, and why it is as it is
 
     @staticmethod
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> RunSpec:
-        """Of a run with so many clients; what a private run must not have is refused."""
-        f = config.federation
-        require_masks(config, clients)
+        """Of a run with so many clients, its configuration settled; what a private run must not have is refused."""
+        settled = settle(config, schema, clients, notion)
+        config, f = settled.config, config.federation
         if notion is not None:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
@@ -216,6 +218,7 @@ class RunSpec:
             planner=None,
             embedding=embedding,
             feature_code=None if embedding is None else _feature_code(config, clients),
+            choices=settled.choices,
         )
         return replace(spec, planner=spec._planner()) if config.privacy.enabled else spec
 
@@ -641,11 +644,12 @@ def build(
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    credentials = credentials or Credentials.new(config, federation.schema, notion)
     holders, steps = federation.clients, 1
     if config.federation.method == "centralized":
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
     spec = RunSpec.of(config, federation.schema, len(holders), notion)
+    config = spec.config
+    credentials = credentials or Credentials.new(config, federation.schema, notion)
     spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
     model, keys = spec.model(), credentials.keys
     if config.scheme != "plain" or keys is not None:
