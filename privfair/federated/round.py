@@ -63,9 +63,8 @@ class Schedule:
     samples: int = 0  # exact scores per cell and round, over all clients
     quotas: Literal["random", "largest_remainder"] = "random"
     measures: tuple[str, ...] = ()  # exact local figures that the algorithm may ask for
-    rounds_with_features: int = (
-        0  # so many of the first rounds' updates have the features for the next round behind them
-    )
+    # so many of the first rounds' updates have the features for the next round behind them, in one vector
+    rounds_with_features: int = 0
 
     def work(self, round_number: int) -> LocalWork:
         """What clients do in this round."""

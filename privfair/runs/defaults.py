@@ -69,6 +69,8 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
         if config.aggregation.smallest_cohort is None:
             reason = f"of {clients} clients so many must send and answer for a sum to open"
             choose("aggregation.smallest_cohort", cohort.smallest, reason)
+    if config.federation.method == "mmd_fedavg" and config.federation.lagged_scores is None:
+        choose("federation.lagged_scores", config.lagged, *_lag(config))
     if private and privacy.distributed_noise is None:
         choose("privacy.distributed_noise", config.masks, *_sharing(config))
     if config.sums_counts:
@@ -107,6 +109,12 @@ def _masks(config: Config) -> tuple[bool, str]:
 
 def _sharing(config: Config) -> tuple[str]:
     return ("with masks nobody sees a single part" if config.masks else "without masks single parts can be opened",)
+
+
+def _lag(config: Config) -> tuple[str]:
+    if config.lagged:
+        return ("a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",)
+    return ("exchanges in one process take no time" if config.masks else "it is the default without masks",)
 
 
 def _toml(value: Any) -> str:
