@@ -191,6 +191,9 @@ class AggregationConfig(Section):
     quantise: bool = False  # plain only: round as the encrypted schemes do, for equal results
     range: float = Field(8.0, gt=0)  # a client's change of one parameter in one round is clamped to ±range
     keys: str | None = None  # folder of `privfair keys new`; default: keys made for the run
+    # masks on several machines: every data holder's public key, by its name (`privfair keys identity`); a simulation
+    # makes its own
+    identities: dict[str, str] | None = None
 
 
 class RunConfig(Section):

@@ -9,6 +9,7 @@ anything ->  refused                    with the reason, and a code where the se
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,8 @@ from privfair.codec import Codec
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.messages import Sealed
+from privfair.runs.keys import identities
+from privfair.secure_aggregation import masks
 from privfair.util import ARITHMETIC, installed
 
 VERSION = 2
@@ -150,6 +153,19 @@ def holders(config: Config) -> tuple[str, ...]:
     if config.federation.method == "centralized":
         raise InputError("federation.method", "must have data holders to run on Flower", "centralized")
     return names
+
+
+def masks_of(config: Config, run: str) -> masks.Federation | None:
+    """What everybody knows of the masks of a run: the plan's cohort and public keys, and digests of plan and run.
+
+    None where nothing is masked. Signatures of another plan, or of another run, are worth nothing in this one.
+    """
+    names = holders(config)
+    cohort = masks.cohort_of(config, len(names))
+    if cohort is None:
+        return None
+    plan = json.dumps(shared_plan(config), sort_keys=True).encode()
+    return masks.Federation(cohort, identities(config, names), run, hashlib.sha256(plan).digest())
 
 
 _schemas = Codec[Schema](Schema, "schema", what="schema")

@@ -46,7 +46,7 @@ from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, 
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
-from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
+from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums, sum_number
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.entropy import entropy_of
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, GradientPlan, UpdatePlan
@@ -305,9 +305,10 @@ class RunSpec:
         if not self.config.masks:
             return ClientAggregator(keys or self._plain(code).client, code, run=run, channel=channel)
         if masking is None or keys is None or code is None:
-            raise InputError("aggregation.masks", "must be false where clients are on other machines, for now", True)
-        rounds, about = self.config.federation.rounds, {"run": masking.federation.run, "channel": channel}
-        return MaskedClientAggregator(keys, code, masking.holders, lambda r: sum_number(channel, r, rounds), **about)
+            raise InputError("aggregation.masks", "must be false where nobody has keys for masks", True)
+        rounds, about = self.config.federation.rounds, masking.federation
+        who: dict[str, Any] = {"run": about.run, "channel": channel, "least": about.cohort.smallest}
+        return MaskedClientAggregator(keys, code, masking.holders, lambda r: sum_number(channel, r, rounds), **who)
 
     def server_side(self, keys: ServerKeys | None) -> Adders:
         """What adds contributions: to updates, and to features where they are tracked."""
@@ -346,7 +347,7 @@ class RunSpec:
         entropy = entropy_of(seed if self.config.run.reproducible_noise else None, index)
         about = (self.schema, self.cells, model, replica)
         client = Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
-        if masking is not None:
+        if masking is not None and index in masking.holders:
             client.masking = MaskingDesk(masking.holders[index])
         if self.config.masks:
             rounds, holders = self.config.federation.rounds, None if masking is None else masking.holders
@@ -400,11 +401,12 @@ class RunSpec:
         least_trained: int = 0,
         kept: Kept = made_anew,
         masking: Masking | None = None,
+        memory: MaskMemory | None = None,
     ) -> Server:
-        """The server of a run; `kept`: where the sum of features of a round is written down before it is sent."""
+        """The server of a run; `kept`, `memory`: where it writes down sums of features, and what it knows of masks."""
         by_channel = {c: a for c, a in zip((UPDATES, EMBEDDINGS), adders, strict=True) if a is not None}
         rounds = self.config.federation.rounds
-        sums = Sums(by_channel) if masking is None else SecureSums(by_channel, rounds, masking.federation)
+        sums = Sums(by_channel) if masking is None else SecureSums(by_channel, rounds, masking.federation, memory)
         algorithm = with_sums(self.algorithm, sums, kept)
         about = (self.plan, sums, model_holder, negotiator, PlannedRequests(self.plan), least_trained, self.groups)
         return Server(backend, algorithm, self.optimizer, *about)
