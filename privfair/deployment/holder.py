@@ -65,7 +65,7 @@ from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
 from privfair.privacy.requirements import require_decided, require_separate
-from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
+from privfair.privacy.run_ledger import ROSTERS, SURVIVORS, RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import weights_file
@@ -172,8 +172,6 @@ def _grown(before: ReleasePlan, after: ReleasePlan) -> bool:
 # ---- A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server.
 
 
-# what is settled once for a run, in rows of the ledger that cost nothing
-ROSTERS, SURVIVORS = "mask rosters", "mask survivors"
 LOST = "Its answer was masked before, and the bytes are lost. A mask serves once: it is absent from this sum."
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."
@@ -212,7 +210,7 @@ class HolderRun:
 
     def keep(self) -> None:
         """Write down what is remembered now."""
-        rows = len(self.run_ledger.spends(self.client.name)) if self.run_ledger else 0
+        rows = self.run_ledger.rows(self.client.name) if self.run_ledger else 0
         self.memory = replace(self.memory, replica=self.replica.state(), control=self.client.control, rows=rows)
         storage.write(self.folder, self.memory)
 
@@ -447,7 +445,7 @@ class HolderRun:
                 "id": ledger.ledger_id,
                 "dataset": run_ledger.dataset,
                 "run": run_ledger.run,
-                "rows": len(mine),
+                "rows": run_ledger.rows(self.client.name),
                 "head": head.hash,
                 "head_row": head.sequence,
             },
@@ -629,7 +627,7 @@ class Holder:
             return
         try:
             gateway = self.spec.gateway(run_ledger, self.federation.clients, planner_sees_ledger=False)
-            if len(run_ledger.spends(self.name)) < memory.rows:
+            if run_ledger.rows(self.name) < memory.rows:
                 raise Refused("The ledger is an older copy: rows of this run are missing. Put the newer one back.")
             yield run_ledger, gateway
         finally:

@@ -388,7 +388,7 @@ class RunSpec:
         """
         if self.planner is None:
             return ExactCounts()
-        most = 1 + self.config.privacy.retries
+        most = 1 if self.config.sums_counts else 1 + self.config.privacy.retries  # a masked part is made once
         return PrivateCounts(self.planner, releases_of_counts or (lambda: most))
 
     def server(
