@@ -21,7 +21,7 @@ from accountant.errors import InputError
 from privfair.codec import MOST_HEADER, Codec, FloatArray, IntVector, Tagged
 from privfair.deployment import holder_state
 from privfair.deployment.holder_state import HolderState
-from privfair.deployment.sums import FeatureSum, Sums
+from privfair.deployment.sums import FeatureSums, Sums
 from privfair.fairness.tracking import NoisyScores, SealedFeatures, SharedFeatures, SharedScores
 from privfair.federated.exchange import (
     Absence,
@@ -276,7 +276,7 @@ def test_sums_there_and_back(
     folder = tmp_path_factory.mktemp("sums")
     kept = Sums(folder).keep(3, total, share, step)
     require_same(Sums(folder).get(3), kept)
-    kept_features = FeatureSum(folder / "features.npz")
+    kept_features = FeatureSums(folder / "features")
     kept_features.kept(5, lambda: features)
     require_same(kept_features.kept(5, lambda: pytest.fail("it is there")), features)
 

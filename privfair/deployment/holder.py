@@ -34,6 +34,7 @@ from privfair.deployment.protocol import (
     UNKNOWN_RUN,
     Envelope,
     byte_parts,
+    deployed,
     differences,
     digest,
     holders,
@@ -43,6 +44,7 @@ from privfair.deployment.protocol import (
     require_kind,
     schema_to_text,
     sealed,
+    settled_plan,
     shared_plan,
     text,
 )
@@ -60,7 +62,7 @@ from privfair.federated.messages import (
 from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan, terms_digest
 from privfair.federated.round import ExactCounts
-from privfair.federated.secure_sums import masked_sum
+from privfair.federated.secure_sums import in_a_sum
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
@@ -250,13 +252,12 @@ class HolderRun:
 
     def _require_maskable(self, request: Request, *, stored: bool) -> None:
         """Raise, before anything is paid, unless the answer can be masked: a mask serves once, whatever was lost."""
-        number = masked_sum(request, self.spec.config.federation.rounds)
-        if number is None or self.masking is None or stored:
+        if self.masking is None or stored or not in_a_sum(request):
             return
         if self.gateway and self.gateway.made(0, request.channel, round_of(request)):
             raise Declined(LOST)
         try:
-            self.masking.require_open(number)
+            self.masking.require_open(self.spec.sum_number(request.channel, round_of(request)))
         except MaskingRefused as refused:
             raise Declined(str(refused)) from None
 
@@ -474,9 +475,10 @@ class Holder:
         if name not in names:
             raise InputError("client", f"must be one of run.clients, {', '.join(names)}", name)
         require_decided(config)
-        self.config, self.name, self.folder, self.me = config, name, folder, names.index(name)
+        self.name, self.folder, self.me = name, folder, names.index(name)
         self.federation = own_records(config, name) if federation is None else federation
-        self.spec = RunSpec.of(config, self.federation.schema, len(names))
+        self.spec = RunSpec.of(deployed(config), self.federation.schema, len(names))
+        self.config = config = self.spec.config
         if self.spec.planner is not None:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
@@ -525,7 +527,7 @@ class Holder:
         theirs = json.loads(text(message, "plan"))
         if not isinstance(theirs, dict):
             raise Declined("The plan is not a table.")
-        apart = differences(shared_plan(self.config), theirs)
+        apart = differences(shared_plan(self.config), settled_plan(theirs, self.federation.schema))
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
         if self._memory(run) is None:

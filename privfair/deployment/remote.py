@@ -108,13 +108,15 @@ class Remote:
         schemas: dict[str, str] = {}
         while True:
             self._not_before = {n: t for n, t in self._not_before.items() if n in self._turned_away}
-            schemas |= self._greet(schema=None)
+            schemas |= self._greet(self.schema)
             if len(self._known) >= least:
                 break
             refused = [name for name in self._names if name in self._reasons and name not in self._known]
             if len(refused) == self.clients or time.monotonic() > end:
                 raise Refused(self._too_few("All data holders refused" if len(refused) == self.clients else ""))
             time.sleep(min(POLL, max(0.0, end - time.monotonic())) or POLL)
+        if self.schema is not None:  # it was gathered before, of fewer
+            return self.schema
         self.schema, _ = Counter(schemas.values()).most_common(1)[0]
         for name in [name for name, schema in schemas.items() if schema != self.schema]:
             self._turn_away(self._known.pop(name).id, name, "Its schema (features, groups, labels) is another.")

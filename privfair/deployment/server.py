@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from privfair.config import Config
-from privfair.deployment.protocol import holders, masks_of, schema_from_text, shared_plan
+from privfair.deployment.protocol import deployed, holders, masks_of, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
-from privfair.deployment.sums import FeatureSum, MasksOnDisk, Recorded, Sums
+from privfair.deployment.sums import FeatureSums, MasksOnDisk, Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
@@ -115,16 +115,20 @@ def server_checkpoint(folder: RunDirectory) -> Checkpoint | None:
 
 def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     """Gather the data holders and make everything that the server needs; a folder with a checkpoint is continued."""
-    names = holders(config)
+    config, names = deployed(config), holders(config)
     keys = server_key(config)  # before anybody is asked
     run = run_name(folder, config.scheme)
     plan = json.dumps(shared_plan(config), sort_keys=True)
     deadline, wait = config.run.deadline, config.run.wait
-    masks = masks_of(config, run)  # before anybody is asked: an identity may be missing
     remote = Remote(link, names, run=run, plan=plan, sums=Sums(folder / "sums"), deadline=deadline, wait=wait)
-    remote.least = 0 if masks is None else masks.cohort.smallest
-    schema = schema_from_text(remote.gather(max(config.run.min_clients or len(names), remote.least)))
+    least = config.run.min_clients or len(names)
+    schema = schema_from_text(remote.gather(least))
     spec = RunSpec.of(config, schema, len(names))
+    config = spec.config
+    masks = masks_of(config, run)  # before anything is asked for: an identity may be missing
+    if masks is not None:
+        remote.least = masks.cohort.smallest
+        remote.gather(max(least, remote.least))
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything
     parameters, adders = spec.model().parameters(), spec.server_side(keys)
@@ -136,7 +140,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
         HeldByClients() if replica is None else HeldByServer(replica),
         spec.negotiator(),
         least_trained=config.run.min_clients or 1,
-        kept=FeatureSum(folder / "features.npz").kept,
+        kept=FeatureSums(folder / "features").kept,
         masking=None if masks is None else Masking(masks, {}),
         memory=MasksOnDisk(folder / "masks"),
     )

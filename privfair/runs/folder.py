@@ -33,6 +33,7 @@ from privfair.federated.exchange import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
 from privfair.models import TaskKind, build_module, torch_type
+from privfair.runs.defaults import with_keys
 from privfair.secure_aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
 from privfair.util import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
 
@@ -284,7 +285,14 @@ class RunDirectory:
         return RunDirectory(path)
 
     def read_config(self) -> Config:
-        """The run's resolved configuration."""
+        """The run's settled configuration; what a file of an earlier version left open has the value it had then."""
+        config = self._written()
+        if config.fairness.tracker is not None and config.aggregation.masks is not None:
+            return config
+        then = {"fairness.tracker": config.fairness.tracker or "samples", "aggregation.masks": config.masks}
+        return with_keys(config, then | ({"privacy.counts": config.privacy.counts} if config.privacy.enabled else {}))
+
+    def _written(self) -> Config:
         return Config.read(self.path / "config.toml")
 
     def read_privacy(self) -> dict[str, Any]:
@@ -333,7 +341,7 @@ class RunDirectory:
 
     def _digest(self) -> str:
         """Of the configuration, which a private run must not change on its way."""
-        text = json.dumps(self.read_config().as_tables(), sort_keys=True)
+        text = json.dumps(self._written().as_tables(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read_identity(self) -> tuple[str, KeyPair | None, str | None] | None:

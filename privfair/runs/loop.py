@@ -244,7 +244,13 @@ class SimulatedRun(Run):
         """Report the plan of a private run."""
         planner = self.simulation.spec.planner
         if self._planned and planner:
-            self._planned(plan_report(self.config, state.release_plan, planner, budgeted=self.simulation.budgeted))
+            report = plan_report(self.config, state.release_plan, planner, budgeted=self.simulation.budgeted)
+            self._planned(
+                {
+                    **report,
+                    "choices": [{**choice._asdict(), "text": choice.text} for choice in self.simulation.spec.choices],
+                }
+            )
 
     def on_round(self, state: ServerState) -> None:
         """Add a line to the history, where one is due, and report it."""

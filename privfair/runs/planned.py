@@ -103,6 +103,7 @@ class PublicFacts:
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
     """The plan that `train` makes of this configuration, on data with these facts."""
     spec, planner = facts.planner(config)
+    config = spec.config
     if planner.one_phase and config.privacy.counts != "public":
         return PlannedRun(config, planner, planner.terms_beforehand(facts.clients))
     if facts.counts is None:
@@ -125,6 +126,7 @@ def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
     number, so small groups may be shared at a higher rate and cost more: `planned_run` with counts says how much.
     """
     spec, planner = facts.planner(config)
+    config = spec.config
     rate, privacy = config.privacy.sampling_rate or 1.0, config.privacy
     shape = (facts.clients, len(spec.cells))
     ratio = Fraction(math.ceil((privacy.prediction_rate or 1.0) * RESOLUTION), RESOLUTION)
