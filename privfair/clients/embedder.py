@@ -85,7 +85,7 @@ class Embedder:
     def _opened(self, sealed: SealedFeatures, round_number: int = 0, replica: Replica | None = None) -> SharedFeatures:
         """The mean features of the round; `replica`: has opened the sum of updates that they may be in."""
         size = len(sealed.shares) * self.plan.unit.count
-        total = np.zeros(size)
+        total: FloatArray = np.zeros(size)
         if sealed.within is not None:
             if sealed.total or replica is None or replica.round != sealed.within:
                 rule = "must be those in the last sum of updates that was opened"

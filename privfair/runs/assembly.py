@@ -33,7 +33,6 @@ from privfair.engines.local import InProcess
 from privfair.fairness.notions import Cells, Notion, notion_by_name, require_own_name
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.algorithms.baselines import (
-    CONDITIONS,
     Agnostic,
     Centralized,
     FairFed,
@@ -54,7 +53,13 @@ from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided, require_private, require_separate
+from privfair.privacy.requirements import (
+    require_combination,
+    require_decided,
+    require_decisions,
+    require_private,
+    require_separate,
+)
 from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of
 from privfair.runs.defaults import Choice, settle
@@ -85,8 +90,8 @@ def build_algorithm(
     fairness, federation = config.fairness, config.federation
     method, kernel, strength = federation.method, fairness.kernel, fairness.strength
     if method in ("fairfed", "fedfb"):
-        _check_decisions(method, config, schema)
-    _check_combination(config)
+        require_decisions(method, config, schema)
+    require_combination(config)
     if method == "mmd_fedavg" and embedding is not None:
         about = (strength, embedding, federation.drift_correction, PlannedRequests(plan), federation.rounds)
         return EmbeddingTracking(*about, lagged=config.lagged, within=config.joins_features)
@@ -114,38 +119,6 @@ def build_algorithm(
             return FairFed(strength, kernel, federation.fairfed_beta, fairness.notion)
         case "fedfb":
             return FedFB(federation.fedfb_step, fairness.notion, len(schema.sensitive[0].values))
-
-
-def _check_combination(config: Config) -> None:
-    """Options that a method would ignore, or that would make it something else."""
-    f = config.federation
-    if f.optimizer == "scaffold" and f.local_optimizer != "sgd":
-        rule = "must be sgd with scaffold, whose control variates are means of gradients as plain steps show them"
-        raise InputError("federation.local_optimizer", rule, f.local_optimizer, "Use sgd, or another optimizer.")
-    if f.method in ("agnostic", "fairfed") and f.optimizer == "scaffold":
-        rule = f"must not be scaffold with {f.method}, whose weights move under the control variates"
-        raise InputError("federation.optimizer", rule, f.optimizer)
-    if f.method == "agnostic" and f.clients_per_round is not None:
-        raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
-    if f.method != "mmd_fedavg" and f.lagged_scores:
-        raise InputError("federation.lagged_scores", "is for mmd_fedavg only", f.lagged_scores)
-    if f.method != "mmd_fedavg" and config.fairness.tracker == "embedding":
-        raise InputError("fairness.tracker", "must be samples for every method but mmd_fedavg", "embedding")
-    if config.fairness.features is not None and config.fairness.tracker != "embedding":
-        raise InputError("fairness.features", "is for the embedding tracker only", config.fairness.features)
-    if f.method != "mmd_fedavg" and f.drift_correction != "none":
-        raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
-
-
-def _check_decisions(method: str, config: Config, schema: Schema) -> None:
-    """FairFed and FedFB are defined on decisions and labels, for one attribute."""
-    if schema.task != "binary":
-        raise InputError("federation.method", f"{method} needs a binary label", schema.task)
-    if config.fairness.notion not in CONDITIONS:
-        known = ", ".join(CONDITIONS)
-        raise InputError("fairness.notion", f"must be one of {known} for {method}", config.fairness.notion)
-    if len(schema.sensitive) > 1:
-        raise InputError("data.sensitive", f"must be one attribute for {method}", len(schema.sensitive))
 
 
 # What follows from configuration and schema alone: the same at the server and at every client, wherever they are.
@@ -349,7 +322,7 @@ class RunSpec:
             return None
         return Masking.simulated(cohort_of(self.config, self.clients), run, self.config)
 
-    def _plain(self, code: FixedPoint | WholeNumbers | None) -> KeyPair:
+    def _plain(self, code: Code | None) -> KeyPair:
         """What stands for keys in the plain scheme; sums are of integers where there is a code."""
         if self.config.scheme != "plain":
             raise InputError("keys", f"must be given for scheme {self.config.scheme}", None)

@@ -28,7 +28,6 @@ from privfair.federated.messages import (
     MaskingRequest,
     Missing,
     Sealed,
-    Tracked,
     TrainRequest,
 )
 from privfair.federated.round import begin, run_round
@@ -205,10 +204,10 @@ class Oracle:
         return theta - self.rate * np.array(slopes)
 
 
-def trajectory(settings: Config) -> tuple[Simulation, list[NDArray[np.float64]]]:
+def trajectory(settings: Config) -> tuple[Simulation, list[Any]]:
     """The parameters before the first round and after every round."""
     made = build(settings, toy(clients=5, records=40))
-    found = [made.replica.parameters.copy()]
+    found: list[Any] = [made.replica.parameters.copy()]
 
     def keep(row: Any) -> None:
         found.append(made.replica.parameters.astype(np.float64))
@@ -364,8 +363,10 @@ def agreed(tmp_path: Path, **about: Any) -> tuple[Simulation, Any, TrainRequest]
         asked.extend(r for k in clients if isinstance(r := request(k), TrainRequest) and k == 0)
         return list(right(clients, request))
 
-    made.backend.inner.exchange = noted  # type: ignore[attr-defined]
+    inner: Any = made.backend.inner
+    inner.exchange = noted
     state = run_round(run_round(state, made.server), made.server)
+    made.replica.at(state.model)  # two sums are open now
     made.close()
     return made, state.release_plan, asked[-1]
 
@@ -377,7 +378,7 @@ def test_a_holder_releases_features_as_agreed_and_once(tmp_path: Path) -> None:
     require_planned(request, made.spec, plan, 0)
     noise = request.features.release
     assert noise is not None
-    forged = [
+    forged: list[Any] = [
         replace(request, features=None),
         replace(request, features=replace(request.features, release=None)),
         replace(request, features=replace(request.features, release=replace(noise, multiplier=noise.multiplier / 2))),
@@ -390,8 +391,7 @@ def test_a_holder_releases_features_as_agreed_and_once(tmp_path: Path) -> None:
         with pytest.raises(Declined):
             require_planned(one, made.spec, plan, 0)
     objective: Any = request.objective
-    assert isinstance(objective, Tracked)
-    assert objective.shared.within == 1  # type: ignore[union-attr]
+    assert objective.shared.within == 1
     require_planned(EmbeddingsRequest(0, request.model, request.features.cells, noise), made.spec, plan, 0)
     made, plan, ordinary = agreed(tmp_path, federation={"lagged_scores": False})
     inside = replace(objective, shared=replace(objective.shared, within=1, total=b""))
@@ -404,7 +404,7 @@ def test_features_of_an_earlier_sum_are_not_opened(tmp_path: Path) -> None:
     """A server that names another sum than the last one gets no training from it."""
     made, _, request = agreed(tmp_path)
     objective: Any = request.objective
-    client = made.clients[0]  # two sums were opened
+    client = made.clients[0]
     for within in (1, 3):
         earlier = replace(request, objective=replace(objective, shared=replace(objective.shared, within=within)))
         with pytest.raises(InputError, match="must be"):
