@@ -446,7 +446,7 @@ class HolderRun:
                 "id": ledger.ledger_id,
                 "dataset": run_ledger.dataset,
                 "run": run_ledger.run,
-                "rows": run_ledger.rows(self.client.name),
+                "rows": len(mine),
                 "head": head.hash,
                 "head_row": head.sequence,
             },

@@ -220,12 +220,13 @@ class Remote:
         if asked:
             self._greet(self.schema)
         answers: dict[int, Answered] = {}
-        end = time.monotonic() + self._wait
+        end = 0.0
         while True:
             started = time.monotonic()
             for _ in range(2):  # once more for those who lack something that the server can send
                 left = max(1.0, self._deadline - (time.monotonic() - started))
                 answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left)
+            end = end or time.monotonic() + self._wait
             if not self._worth_waiting(answers, clients) or time.monotonic() > end:
                 break
             time.sleep(min(POLL, self._wait))

@@ -52,7 +52,10 @@ def require_same(found: Deployment, expected: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        [FEATURES, {"federation": {"lagged_scores": True}, "privacy": {"evaluation": "gaussian"}}],
+        [
+            FEATURES,
+            {"federation": {"lagged_scores": True}, "privacy": {"evaluation": "gaussian", "evaluation_noise": 5.0}},
+        ],
         pytest.param([FEATURES, {"federation": {"lagged_scores": False}}], marks=pytest.mark.slow),
         pytest.param([FEATURES, {"aggregation": {"scheme": "bfv"}}], marks=pytest.mark.slow),
         pytest.param([FEATURES, {"privacy": {"local_steps": 2, "sampling_rate": 0.5}}], marks=pytest.mark.slow),
