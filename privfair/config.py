@@ -193,6 +193,9 @@ class AggregationConfig(Section):
     quantise: bool = False  # plain only: round as the encrypted schemes do, for equal results
     range: float = Field(8.0, gt=0)  # a client's change of one parameter in one round is clamped to ±range
     keys: str | None = None  # folder of `privfair keys new`; default: keys made for the run
+    # masks on several machines: every data holder's public key, by its name (`privfair keys identity`); a simulation
+    # makes its own
+    identities: dict[str, str] | None = None
 
 
 class RunConfig(Section):
@@ -311,7 +314,7 @@ class Config(Section):
         To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks.
         """
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
-        masks = (("privacy", "counts"),) if self.aggregation.masks is None else ()
+        masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
         return tuple(found for found in (*tracker, *masks) if found[1] not in getattr(self, found[0]).model_fields_set)
 
     def as_tables(self) -> dict[str, Any]:

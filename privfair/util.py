@@ -180,12 +180,14 @@ def reported(error: BaseException) -> str:
 # ---- Files that survive a crash: written beside their place, synced and renamed, or only appended to.
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file at once; a crash leaves the old one or the new one."""
+def write_bytes(path: Path, content: bytes, *, secret: bool = False) -> None:
+    """Replace a file at once; a crash leaves the old one or the new one. A secret one is for its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     try:
-        with aside.open("wb") as file:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if secret else 0o666), "wb") as file:
+            if secret:
+                os.fchmod(file.fileno(), 0o600)  # where an earlier half was left behind
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -210,13 +212,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, secret: bool = False) -> None:
     """As `write_bytes`, for named arrays."""
     import numpy as np
 
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
-    write_bytes(path, buffer.getvalue())
+    write_bytes(path, buffer.getvalue(), secret=secret)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

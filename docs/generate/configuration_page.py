@@ -80,6 +80,8 @@ def _kind(annotation: Any) -> str:
         return f"list of {_kind(inner)}s" if arguments[-1] is Ellipsis else f"{len(arguments)} numbers"
     if origin is Union or type(annotation).__name__ == "UnionType":
         return _kind(next(a for a in arguments if a is not NoneType))
+    if origin is dict:
+        return f"table of {' -> '.join(_kind(one) for one in arguments)}"
     return WORDS[annotation]
 
 

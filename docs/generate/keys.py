@@ -101,6 +101,8 @@ KEYS = {
     "they are fewer than 5.",
     "aggregation.quantise": "`plain` only: round as the encrypted schemes do, for equal results.",
     "aggregation.range": "A client's change of one parameter in one round is clamped to ± this.",
+    "aggregation.identities": "Masks on several machines: every data holder's public signing key, by its name "
+    "(`privfair keys identity`). Simulations make their own.",
     "aggregation.keys": "Folder of `privfair keys new`. Default: keys made for the run.",
     "run.seed": "Seeds synthetic data, split, initial model and minibatches. Never the privacy noise.",
     "run.reproducible_noise": "Seeds privacy noise too, for simulations. Voids every ε claim.",

@@ -34,9 +34,11 @@ from privfair.deployment.protocol import (
     UNKNOWN_RUN,
     Envelope,
     byte_parts,
+    deployed,
     differences,
     digest,
     holders,
+    masks_of,
     read_sums,
     refusal,
     require_kind,
@@ -46,21 +48,34 @@ from privfair.deployment.protocol import (
     shared_plan,
     text,
 )
-from privfair.federated.exchange import decode, decode_request, encode, encode_request, singles
-from privfair.federated.messages import Counts, Request, Sealed
+from privfair.federated.exchange import decode, decode_request, encode, encode_masking, encode_request, singles
+from privfair.federated.messages import (
+    Counts,
+    MaskingRequest,
+    Reply,
+    Request,
+    RosterRequest,
+    RosterSigned,
+    Sealed,
+    UnmaskSumRequest,
+)
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
+from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan, terms_digest
 from privfair.federated.round import ExactCounts
+from privfair.federated.secure_sums import in_a_sum
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
 from privfair.privacy.requirements import require_decided, require_separate
-from privfair.privacy.run_ledger import RunLedger, named_run, require_no_budget
+from privfair.privacy.run_ledger import ROSTERS, SURVIVORS, RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import weights_file
-from privfair.runs.keys import client_key
+from privfair.runs.keys import client_key, own_identity
 from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
+from privfair.secure_aggregation.masked import Masking
+from privfair.secure_aggregation.masking import MaskingHolder
+from privfair.secure_aggregation.masks import MaskingRefused
 from privfair.util import FloatArray, write_bytes, write_json
 
 
@@ -83,13 +98,22 @@ def require_acceptable(
 
     Noise that somebody else calibrated is held against the target. Terms change only where later clients may join, and
     then neither the noise nor the counts of those who are there.
+
+    Where counts are totals over all data holders, nobody has counts of its own in the terms, and only the server opens
+    them. Forged totals change rates, and sizes of steps and grids. The noise must meet the target with those rates, for
+    a record of this holder too, and with that grid; and masks of holders who were sent different terms do not cancel.
     """
     negotiator = spec.negotiator()
     if release_plan.records.shape != (spec.clients,) or release_plan.cells.shape != (spec.clients, len(spec.cells)):
         raise Declined("The terms are not those of so many data holders and groups.")
     possible = (release_plan.records >= 0).all() and (release_plan.records <= MOST_RECORDS).all()
     require(bool(possible and (np.abs(release_plan.cells) <= MOST_RECORDS).all()), "The terms have impossible counts.")
-    if release_plan.records[me] or release_plan.cells[me].any():
+    if release_plan.totals:
+        require(
+            _even(release_plan, negotiator),
+            "The terms do not divide the totals of counts evenly among the data holders.",
+        )
+    elif release_plan.records[me] or release_plan.cells[me].any():
         if own is None and spec.planner is not None:
             raise Declined("This data holder takes no part before it has reported its counts in this run.")
         same = own is None or (release_plan.records[me] == own.records and equal(release_plan.cells[me], own.cells))
@@ -102,6 +126,17 @@ def require_acceptable(
     if before is not None:
         same = negotiator.admits_later and _noise(before) == _noise(release_plan) and _grown(before, release_plan)
         require(same, "The terms have changed for data holders that were there before.")
+
+
+def _even(release_plan: ReleasePlan, negotiator: ExactCounts | PrivateCounts) -> bool:
+    """Whether every data holder has an even part of totals in these terms."""
+    totals = release_plan.cells.sum(axis=0)
+    if isinstance(negotiator, ExactCounts):
+        return False
+    whole = totals if negotiator.planner.cells.notion.partition else np.append(totals, release_plan.records.sum())
+    parts = negotiator.evenly(whole, len(release_plan.records))
+    same = equal(np.stack([part.cells for part in parts]), release_plan.cells)
+    return same and equal(np.array([part.records for part in parts]), release_plan.records)
 
 
 def _settled(release_plan: ReleasePlan, negotiator: ExactCounts | PrivateCounts) -> ReleasePlan:
@@ -139,6 +174,7 @@ def _grown(before: ReleasePlan, after: ReleasePlan) -> bool:
 # ---- A data holder: its records, its ledger, its folder, the plan it agreed to, and its answers to the server.
 
 
+LOST = "Its answer was masked before, and the bytes are lost. A mask serves once: it is absent from this sum."
 UNOPENED = "This data holder has left the run: a sum could not be opened."
 OVER = "The run is over."
 
@@ -162,6 +198,7 @@ class HolderRun:
     client: Client
     run_ledger: RunLedger | None  # None, as the gateway: no privacy
     gateway: LedgerGateway | None
+    masking: MaskingHolder | None = None  # None: nothing is masked
 
     @property
     def me(self) -> int:
@@ -175,9 +212,56 @@ class HolderRun:
 
     def keep(self) -> None:
         """Write down what is remembered now."""
-        rows = len(self.run_ledger.spends(self.client.name)) if self.run_ledger else 0
+        rows = self.run_ledger.rows(self.client.name) if self.run_ledger else 0
         self.memory = replace(self.memory, replica=self.replica.state(), control=self.client.control, rows=rows)
         storage.write(self.folder, self.memory)
+
+    # ---- masks
+
+    def masks(self, request: MaskingRequest) -> bytes:
+        """The answer to what the protocol of masks asks, durable before it leaves.
+
+        What must be answered once goes into the ledger first: which roster was signed, and for which survivors of a sum
+        this holder opened shares. A state folder that was put back to an earlier day does not know; the ledger does.
+        """
+        if self.client.masking is None:
+            raise Declined("The plan has no masks.")
+        reply = self.client.masking.answer(request)
+        if isinstance(request, RosterRequest) and isinstance(reply, RosterSigned):
+            self._settle(ROSTERS, request.block, reply.roster, "Another roster of this block was signed before.")
+        if isinstance(request, UnmaskSumRequest):
+            survivors = hashlib.sha256(np.sort(request.survivors).tobytes()).digest()
+            reason = "Another set of survivors of this sum was answered before."
+            self._settle(SURVIVORS, request.number, survivors, reason)
+        self.keep_masks()
+        return encode_masking(reply)
+
+    def _settle(self, channel: str, number: int, content: bytes, otherwise: str) -> None:
+        """Write down, for good, that this is the one; raise if another one was."""
+        if self.gateway and self.gateway.settled(0, channel, number, content) != content:
+            raise Declined(otherwise)
+
+    def keep_masks(self) -> None:
+        """Write down mask keys, shares and what was answered."""
+        if self.masking is not None:
+            storage.write_masks(self.folder, self.masking.kept())
+
+    def forget_masks(self) -> None:
+        """Delete mask keys and shares: this holder has left the run, or it is over."""
+        storage.forget_masks(self.folder)
+
+    def _require_maskable(self, request: Request, *, stored: bool) -> None:
+        """Raise, before anything is paid, unless the answer can be masked: a mask serves once, whatever was lost."""
+        if self.masking is None or stored or not in_a_sum(request):
+            return
+        if self.gateway and self.gateway.made(0, request.channel, round_of(request)):
+            raise Declined(LOST)
+        try:
+            self.masking.require_open(self.spec.sum_number(request.channel, round_of(request)))
+        except MaskingRefused as refused:
+            raise Declined(str(refused)) from None
+
+    # ---- terms, sums and answers
 
     def agree(self, message: Envelope) -> None:
         """Take the terms of the order, if they are those of the plan."""
@@ -196,6 +280,8 @@ class HolderRun:
             self.spec.require_room(self.run_ledger, {self.me: self.gateway.prices[0]}, release_plan)
         self.memory = replace(self.memory, release_plan=release_plan)
         self.keep()
+        if self.client.masking is not None:
+            self.client.masking.agreed(terms_digest(release_plan))
 
     def _own_counts(self) -> Counts | None:
         """The counts that this holder released in this run, as its folder or its ledger has them; None: none so far."""
@@ -224,6 +310,7 @@ class HolderRun:
         """The refusal of a holder that leaves the run, which is written down."""
         self.memory = replace(self.memory, left=UNOPENED)
         self.keep()
+        self.forget_masks()
         return Declined(UNOPENED)
 
     def answer(self, request: Request) -> bytes:
@@ -244,18 +331,25 @@ class HolderRun:
             self._require_turn(channel, number)
             self._require_model(request)
             self._require_openable(request)
+        self._require_maskable(request, stored=bool(stored))
         self.memory = replace(self.memory, asked={**self.memory.asked, place: form})
         self.keep()  # before anything is released: the same request again gets the same answer, another one none
         if self.gateway:
-            message = encode(self.gateway.answer([(0, request)], lambda _, asked: respond(self.client, asked))[0])
+            message = encode(self.gateway.answer([(0, request)], lambda _, asked: self._made(asked))[0])
             if number is not None and number >= 2:
                 self._forget(number - 2)
         else:
-            message = self.memory.answers[place] if reported else encode(respond(self.client, request))
+            message = self.memory.answers[place] if reported else encode(self._made(request))
             self.memory = _pruned(self.memory.with_answer(place, message), channel, number)
         if channel == COUNTS:
             self.memory = replace(self.memory, counts=message)
         return message
+
+    def _made(self, request: Request) -> Reply:
+        """A new answer. That its mask is used up is written down before its bytes are: if those are lost, they are."""
+        reply = respond(self.client, request)
+        self.keep_masks()
+        return reply
 
     def _require_openable(self, request: Request) -> None:
         """Raise if the features of a training request cannot be opened; as for other sums, such a one is the last.
@@ -383,12 +477,13 @@ class Holder:
         require_decided(config)
         self.name, self.folder, self.me = name, folder, names.index(name)
         self.federation = own_records(config, name) if federation is None else federation
-        self.spec = RunSpec.of(config, self.federation.schema, len(names))
+        self.spec = RunSpec.of(deployed(config), self.federation.schema, len(names))
         self.config = config = self.spec.config
         if self.spec.planner is not None:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
         self._model, self._keys = self.spec.model(), client_key(config)
+        self._identity = own_identity(config, name) if masks_of(config, "") is not None else None
         self._initial = self._model.parameters()
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
@@ -403,6 +498,8 @@ class Holder:
                 if kind == "hello":
                     return self._introduce(run, message)
                 return self._order(run, message) if kind == "order" else self._end(run, message)
+        except MaskingRefused as wanted:  # it speaks of the protocol's messages alone
+            return self._refusal(message, self._said(Declined(str(wanted))))
         except Curable as wanted:
             return self._refusal(message, str(wanted), wanted.code)
         except Refused as reason:
@@ -472,6 +569,8 @@ class Holder:
             asked = decode_request(requests[0]) if len(requests) == 1 else None
             if asked is None:
                 raise Declined("An order has one request.")
+            if isinstance(asked, MaskingRequest):
+                return sealed("answer", run, replies=[work.masks(asked)], reasons=[""], sums=work.replica.round)
             replies, reasons = [], []
             for single in singles(asked):
                 try:
@@ -495,6 +594,7 @@ class Holder:
             work.catch_up(read_sums(message))
             work.memory = replace(work.memory, left=OVER)  # before stored answers are let go: none is made again
             work.keep()
+            work.forget_masks()
             result = work.replica.result
             if self.config.scheme == "plain":
                 sent = byte_parts(message, "model")
@@ -529,7 +629,7 @@ class Holder:
             return
         try:
             gateway = self.spec.gateway(run_ledger, self.federation.clients, planner_sees_ledger=False)
-            if len(run_ledger.spends(self.name)) < memory.rows:
+            if run_ledger.rows(self.name) < memory.rows:
                 raise Refused("The ledger is an older copy: rows of this run are missing. Put the newer one back.")
             yield run_ledger, gateway
         finally:
@@ -542,10 +642,24 @@ class Holder:
         if memory is None:
             raise Curable(UNKNOWN_RUN, "This run is not known here.")
         with self._ledger(run, memory) as (run_ledger, gateway):
-            opener, embedder = self.spec.client_side(self._keys, run)
+            masking = self._masking(run, memory)
+            opener, embedder = self.spec.client_side(self._keys, run, masking)
             replica = self.spec.replica(self._initial.copy(), opener)
             if memory.replica is not None:
                 replica.restore(memory.replica)
-            client = self.spec.client(self.me, self.federation.clients[0], self._model, replica, embedder)
+            client = self.spec.client(self.me, self.federation.clients[0], self._model, replica, embedder, masking)
             client.control = memory.control
-            yield HolderRun(self.spec, self.folder / run, memory, client, run_ledger, gateway)
+            holder = None if masking is None else masking.holders[self.me]
+            yield HolderRun(self.spec, self.folder / run, memory, client, run_ledger, gateway, holder)
+
+    def _masking(self, run: str, memory: HolderState) -> Masking | None:
+        """This holder's masks, as it left them, under the terms that it agreed to."""
+        about = masks_of(self.config, run)
+        if about is None or self._identity is None:
+            return None
+        masking = Masking.of(about, self.me, self._identity)
+        holder = masking.holders[self.me]
+        holder.restore(storage.read_masks(self.folder / run))
+        if memory.release_plan is not None:
+            holder.terms = terms_digest(memory.release_plan)
+        return masking

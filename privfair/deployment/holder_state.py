@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.federated.exchange import Memory
 from privfair.federated.release_plan import ReleasePlan
 from privfair.secure_aggregation import VERSION
+from privfair.secure_aggregation.masking import KeptMasks
 from privfair.util import read_arrays, write_arrays
 
 FILE = "state.npz"
@@ -73,6 +75,34 @@ def read(folder: Path) -> HolderState | None:
 def write(folder: Path, memory: HolderState) -> None:
     """Replace what is remembered, at once."""
     write_arrays(folder / FILE, _states.to_arrays(memory))
+
+
+# ---- Masks: what a data holder alone may know, in a file for its owner alone.
+
+MASKS = "masks.npz"
+_masks = Codec[KeptMasks](KeptMasks, "masks of a data holder", what=MASKS)
+
+
+def read_masks(folder: Path) -> KeptMasks:
+    """The keys and shares of the masks of a run; a file that others can read is refused."""
+    path = folder / MASKS
+    if not path.is_file():
+        return KeptMasks()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        rule = "must be readable by its owner only (mode 0600)"
+        raise InputError(str(path), rule, f"{mode:04o}", "Others may have copied it: leave this run, begin another.")
+    return _masks.from_arrays(read_arrays(path))
+
+
+def write_masks(folder: Path, masks: KeptMasks) -> None:
+    """Replace them, at once."""
+    write_arrays(folder / MASKS, _masks.to_arrays(masks), secret=True)
+
+
+def forget_masks(folder: Path) -> None:
+    """Delete them: this data holder masks and answers nothing more in the run."""
+    (folder / MASKS).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ anything ->  refused                    with the reason, and a code where the se
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,9 @@ from privfair.codec import Codec
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.messages import Sealed
-from privfair.runs.defaults import settle
+from privfair.runs.defaults import settle, with_keys
+from privfair.runs.keys import identities
+from privfair.secure_aggregation import masks
 from privfair.util import ARITHMETIC, installed
 
 VERSION = 2
@@ -129,6 +132,14 @@ def shared_plan(config: Config) -> dict[str, Any]:
     return {**plan, "aggregation.scheme": config.scheme, **same}
 
 
+def deployed(config: Config) -> Config:
+    """The configuration of a party on a machine of its own, which has no other engine, whatever its file names.
+
+    The stacked engine adds up what is masked in the open; its name must not reach a data holder.
+    """
+    return config if config.run.engine.startswith("flower") else with_keys(config, {"run.engine": "flower"})
+
+
 def settled_plan(plan: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """The plan of a server, which sees no schema before it is compared, as it will be when its run is settled."""
     tables: dict[str, dict[str, Any]] = {section: {} for section in SHARED}
@@ -137,7 +148,7 @@ def settled_plan(plan: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         if section in tables and value is not None:
             tables[section][key] = value
     try:
-        config = Config.build(tables)
+        config = deployed(Config.build(tables))
         settled = settle(config, schema, len(holders(config))).config
     except InputError:  # of another version, or one that no run can have: shown as it is
         return dict(plan)
@@ -169,6 +180,19 @@ def holders(config: Config) -> tuple[str, ...]:
     if config.federation.method == "centralized":
         raise InputError("federation.method", "must have data holders to run on Flower", "centralized")
     return names
+
+
+def masks_of(config: Config, run: str) -> masks.Federation | None:
+    """What everybody knows of the masks of a run: the plan's cohort and public keys, and digests of plan and run.
+
+    None where nothing is masked. Signatures of another plan, or of another run, are worth nothing in this one.
+    """
+    names = holders(config)
+    cohort = masks.cohort_of(config, len(names))
+    if cohort is None:
+        return None
+    plan = json.dumps(shared_plan(config), sort_keys=True).encode()
+    return masks.Federation(cohort, identities(config, names), run, hashlib.sha256(plan).digest())
 
 
 _schemas = Codec[Schema](Schema, "schema", what="schema")

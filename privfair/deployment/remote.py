@@ -31,12 +31,13 @@ from privfair.deployment.protocol import (
     text,
 )
 from privfair.deployment.sums import Sums
-from privfair.federated.exchange import Memory, decode, encode_request, singles, size
+from privfair.federated.exchange import Memory, decode, decode_masking, encode_request, singles, size
 from privfair.federated.messages import (
     Answered,
     Asked,
     Bundle,
     BundleReply,
+    MaskingRequest,
     Missing,
     Reply,
     Request,
@@ -86,11 +87,13 @@ class Remote:
         self._run, self._plan = run, plan
         self._known: dict[str, Node] = {}
         self._turned_away: dict[int, str] = {}  # nodes that refused, or were refused, and why
+        self._out: set[int] = set()  # clients that could not be reached when they were last asked
         self._reasons: dict[str, str] = {}  # the same by the client's name, where it is known
         self._terms, self._terms_id = "", ""
         self.schema: str | None = None
         self.bytes_up = self.bytes_down = 0
         self.check: Check = lambda client, request, reply: reply
+        self.least = 0  # of fewer answers nothing comes (masked sums): those who are away are waited for
 
     @property
     def clients(self) -> int:
@@ -105,13 +108,15 @@ class Remote:
         schemas: dict[str, str] = {}
         while True:
             self._not_before = {n: t for n, t in self._not_before.items() if n in self._turned_away}
-            schemas |= self._greet(schema=None)
+            schemas |= self._greet(self.schema)
             if len(self._known) >= least:
                 break
             refused = [name for name in self._names if name in self._reasons and name not in self._known]
             if len(refused) == self.clients or time.monotonic() > end:
                 raise Refused(self._too_few("All data holders refused" if len(refused) == self.clients else ""))
             time.sleep(min(POLL, max(0.0, end - time.monotonic())) or POLL)
+        if self.schema is not None:  # it was gathered before, of fewer
+            return self.schema
         self.schema, _ = Counter(schemas.values()).most_common(1)[0]
         for name in [name for name, schema in schemas.items() if schema != self.schema]:
             self._turn_away(self._known.pop(name).id, name, "Its schema (features, groups, labels) is another.")
@@ -215,15 +220,30 @@ class Remote:
         if asked:
             self._greet(self.schema)
         answers: dict[int, Answered] = {}
-        started = time.monotonic()
-        for _ in range(2):  # once more for those who lack something that the server can send
-            left = max(1.0, self._deadline - (time.monotonic() - started))
-            answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left)
+        end = 0.0
+        while True:
+            started = time.monotonic()
+            for _ in range(2):  # once more for those who lack something that the server can send
+                left = max(1.0, self._deadline - (time.monotonic() - started))
+                answers |= self._sent({k: asked[k] for k in clients if k not in answers}, left)
+            end = end or time.monotonic() + self._wait
+            if not self._worth_waiting(answers, clients) or time.monotonic() > end:
+                break
+            time.sleep(min(POLL, self._wait))
+            self._greet(self.schema)
+            answers = {k: found for k, found in answers.items() if not (isinstance(found, Missing) and k in self._out)}
         return [answers.get(k, Missing(k, "It did not have what it needed.")) for k in clients]
+
+    def _worth_waiting(self, answers: Mapping[int, Answered], clients: Sequence[int]) -> bool:
+        """Whether too few answered, and those who could not be reached would be enough: refusals are answers."""
+        there = sum(not isinstance(answers.get(k), Missing | None) for k in clients)
+        out = sum(k in self._out for k in clients)
+        return there < self.least <= there + out
 
     def _sent(self, asked: Mapping[int, Asked], left: float) -> dict[int, Answered]:
         """The answers to orders; without those whose refusal can be cured."""
         there = self._link.nodes() if asked else set()
+        self._out.difference_update(asked)
         answers: dict[int, Answered] = {}
         orders: dict[int, Envelope] = {}
         client_of: dict[int, int] = {}
@@ -231,6 +251,7 @@ class Remote:
             node = self._known.get(self._names[k])
             if node is None or node.id not in there:
                 answers[k] = Missing(k, self._away(self._names[k]))
+                self._out.add(k)
                 continue
             orders[node.id], client_of[node.id] = self._order(node, one), k
         found = self._carried(orders, left)
@@ -244,6 +265,8 @@ class Remote:
         """The message of a request: with the terms and the sums that the node does not have."""
         terms_id = node.terms_id if _precedes_terms(asked) else self._terms_id  # counts come before terms
         missing = []
+        if isinstance(asked, MaskingRequest):  # of no release: it needs neither terms nor sums
+            return sealed("order", self._run, request=[encode_request(asked)], terms_id="", terms="", sums=[])
         model = next((s.model for s in singles(asked) if hasattr(s, "model")), None)
         if isinstance(model, Sealed):
             if model.round and self.sums.get(model.round) is None:
@@ -265,6 +288,7 @@ class Remote:
         The one door through which a data holder's words come in. Whatever they are, they end nobody else's run.
         """
         if isinstance(answer, str):
+            self._out.add(k)
             return Missing(k, printable(answer))
         try:
             return self._opened(k, asked, answer)
@@ -281,7 +305,12 @@ class Remote:
         node.sums = opened_sums(answer)
         if kind == "refused":
             return self._refused(k, node, answer)
-        messages, reasons, requests = byte_parts(answer, "replies"), answer.get("reasons"), singles(asked)
+        messages, reasons = byte_parts(answer, "replies"), answer.get("reasons")
+        if isinstance(asked, MaskingRequest):
+            if len(messages) != 1:
+                raise InputError("answer", "must have 1 reply", len(messages))
+            return decode_masking(messages[0])
+        requests = singles(asked)
         if not isinstance(reasons, list) or not len(messages) == len(reasons) == len(requests):
             raise InputError("answer", f"must have {len(requests)} replies", len(messages))
         if not _precedes_terms(asked):
@@ -339,7 +368,9 @@ class Remote:
 
 
 def _precedes_terms(asked: Asked) -> bool:
-    """Whether it is asked before there are terms: counts, from which they follow."""
+    """Whether it is asked without terms: counts, from which they follow, and what masks need."""
+    if isinstance(asked, MaskingRequest):
+        return True
     return all(channel_of(single).phase == "before" for single in singles(asked))
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from privfair.config import Config
-from privfair.deployment.protocol import holders, schema_from_text, shared_plan
+from privfair.deployment.protocol import deployed, holders, masks_of, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
-from privfair.deployment.sums import FeatureSums, Recorded, Sums
+from privfair.deployment.sums import FeatureSums, MasksOnDisk, Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
@@ -26,6 +26,7 @@ from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
 from privfair.runs.keys import server_key
 from privfair.runs.loop import Run, absences
 from privfair.secure_aggregation import VERSION, require_resumable
+from privfair.secure_aggregation.masked import Masking
 from privfair.util import write_bytes, write_json
 
 RUN, ROUNDS = "run.json", "rounds.json"
@@ -52,7 +53,7 @@ class ServerRun(Run):
         A round that is tried again releases nothing twice: whoever answered before answers the same again. When time
         is up the run stops, and its checkpoint stands at the end of the round before.
         """
-        least, why, end = self.server.least_trained, "", 0.0
+        least, why, end = max(self.server.least_trained, self.server.sums.smallest), "", 0.0
         while True:
             if len(self.remote.there()) >= least:
                 try:
@@ -114,15 +115,20 @@ def server_checkpoint(folder: RunDirectory) -> Checkpoint | None:
 
 def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     """Gather the data holders and make everything that the server needs; a folder with a checkpoint is continued."""
-    names = holders(config)
+    config, names = deployed(config), holders(config)
     keys = server_key(config)  # before anybody is asked
     run = run_name(folder, config.scheme)
     plan = json.dumps(shared_plan(config), sort_keys=True)
     deadline, wait = config.run.deadline, config.run.wait
     remote = Remote(link, names, run=run, plan=plan, sums=Sums(folder / "sums"), deadline=deadline, wait=wait)
-    schema = schema_from_text(remote.gather(config.run.min_clients or len(names)))
+    least = config.run.min_clients or len(names)
+    schema = schema_from_text(remote.gather(least))
     spec = RunSpec.of(config, schema, len(names))
     config = spec.config
+    masks = masks_of(config, run)  # before anything is asked for: an identity may be missing
+    if masks is not None:
+        remote.least = masks.cohort.smallest
+        remote.gather(max(least, remote.least))
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything
     parameters, adders = spec.model().parameters(), spec.server_side(keys)
@@ -135,6 +141,8 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
         spec.negotiator(),
         least_trained=config.run.min_clients or 1,
         kept=FeatureSums(folder / "features").kept,
+        masking=None if masks is None else Masking(masks, {}),
+        memory=MasksOnDisk(folder / "masks"),
     )
     return ServerRun(folder, spec, remote, server, replica)
 
@@ -165,7 +173,9 @@ def write_results(run: ServerRun, state: ServerState) -> dict[str, Any]:
     metrics = {
         "rounds": state.round,
         "released": figures,  # accuracy and unfairness, where the plan has them released (privacy.evaluation)
-        "clients": {name: {"released": int(n)} for name, n in zip(names, state.release_plan.records, strict=True)},
+        "clients": {name: {"released": int(n)} for name, n in zip(names, state.release_plan.records, strict=True)}
+        if not state.release_plan.totals
+        else {"all": {"released": int(state.release_plan.records.sum())}},
         "absent": absences(state, names),
         "bytes": {"up": run.remote.bytes_up, "down": run.remote.bytes_down},
         "seconds": {"total": run.seconds},

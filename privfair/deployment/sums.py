@@ -11,6 +11,7 @@ from privfair.fairness.tracking import SealedFeatures
 from privfair.federated.exchange import ServerState
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.round import ModelHolder
+from privfair.federated.secure_sums import Block, MaskMemory, NamedSum
 from privfair.util import read_arrays, write_arrays
 
 
@@ -100,6 +101,44 @@ class FeatureSums:
             found = make()
             write_arrays(self.folder / f"{number:06d}.npz", _kept.to_arrays(_Kept(number, found)))
         return found
+
+
+_blocks = Codec[Block](Block, "block of masked sums", what="block")
+_named = Codec[NamedSum](NamedSum, "masked sum", what="masked sum")
+
+
+class MasksOnDisk(MaskMemory):
+    """What the server knows of masks, on its disk before anybody is asked for more.
+
+    Its process may be killed between any two messages. Holders sign one roster for a block and answer for one set of
+    survivors, so a server that forgot what it had named would open nothing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Made when something is kept."""
+        self._folder = folder
+
+    def block(self, number: int) -> Block:
+        """How far this block is prepared."""
+        path = self._path("block", number)
+        return _blocks.from_arrays(read_arrays(path)) if path.is_file() else Block(number)
+
+    def named(self, number: int) -> NamedSum | None:
+        """The sum of this number, if its survivors are named."""
+        path = self._path("sum", number)
+        return _named.from_arrays(read_arrays(path)) if path.is_file() else None
+
+    def keep(self, state: Block | NamedSum) -> None:
+        """Write it down; a sum lasts until the next but one is named, when its result is in other files."""
+        if isinstance(state, Block):
+            write_arrays(self._path("block", state.number), _blocks.to_arrays(state))
+            return
+        write_arrays(self._path("sum", state.number), _named.to_arrays(state))
+        for path in sorted(self._folder.glob("sum-*.npz"))[:-2]:
+            path.unlink()
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self._folder / f"{kind}-{number:06d}.npz"
 
 
 @dataclass

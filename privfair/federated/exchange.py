@@ -272,9 +272,7 @@ class ExchangeLog:
 def singles(asked: Asked) -> tuple[Request, ...]:
     """The requests of a bundle; a single one is one of its own. Those of the protocol of masks are no releases."""
     if isinstance(asked, MaskingRequest):
-        raise InputError(
-            "request", "must be for a release", type(asked).__name__, "Masks are for simulations, for now."
-        )
+        raise InputError("request", "must be for a release", type(asked).__name__)
     return asked.requests if isinstance(asked, Bundle) else (asked,)
 
 

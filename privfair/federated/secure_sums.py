@@ -10,7 +10,7 @@ All sizes in messages follow from the number of holders and of sums in a block, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
+from privfair.codec import Payload
 from privfair.federated.exchange import Absence, Ask
 from privfair.federated.messages import (
     AgreeRequest,
@@ -46,12 +47,16 @@ from privfair.secure_aggregation.masked import (
     Arrived,
     MaskedServerAggregator,
     MaskedTotal,
+    envelope,
+    opened_envelope,
     read_total,
     total_values,
 )
 from privfair.secure_aggregation.masking import MaskingHolder, MaskingServer, Unopened
 from privfair.secure_aggregation.masks import (
+    KEY_BYTES,
     SHARE_BYTES,
+    SIGNATURE_BYTES,
     Federation,
     KeyShares,
     MaskingRefused,
@@ -61,7 +66,7 @@ from privfair.secure_aggregation.masks import (
     UnmaskShares,
 )
 
-_KEY, _SIGNATURE, _DIGEST, _TAG = 32, 64, 32, 16
+_DIGEST, _TAG = 32, 16
 
 
 def sum_number(channel: str, round_number: int | None, rounds: int, *, joined: bool = False) -> int:
@@ -83,6 +88,13 @@ def sum_number(channel: str, round_number: int | None, rounds: int, *, joined: b
     return 2 * round_number + 1
 
 
+def in_a_sum(request: Any) -> bool:
+    """Whether the answer is in a masked sum, in a run with masks: parts of totals are, counts of one client are not."""
+    noise = getattr(request, "noise", None)
+    in_parts = noise is not None and noise.shares > 1
+    return in_parts or request.channel in (EmbeddingsRequest.channel, TrainRequest.channel)
+
+
 # ---- Messages
 
 
@@ -93,14 +105,14 @@ class MaskMessages:
         """The federation says how many holders and how many sums in a block there are."""
         self.federation = federation
         self._sums = federation.sums_per_block
-        self._keys_size = _KEY * (1 + self._sums) + _SIGNATURE
+        self._keys_size = KEY_BYTES * (1 + self._sums) + SIGNATURE_BYTES
         self._shares_size = SHARE_BYTES * self._sums + _TAG
 
     # ---- keys
 
     def keys(self, made: PublicKeys) -> bytes:
         """A holder's keys as bytes."""
-        return b"".join((made.encryption, *made.masks, made.signature))
+        return made.to_bytes()
 
     def all_keys(self, keys: Mapping[int, PublicKeys]) -> tuple[NDArray[np.int64], bytes]:
         """The keys of several holders: who they are, and all bytes."""
@@ -109,8 +121,7 @@ class MaskMessages:
     def read_keys(self, holder: int, block: int, data: bytes) -> PublicKeys:
         """What `keys` wrote."""
         (found,) = split(data, self._keys_size, 1, "keys")
-        parts = [found[i : i + _KEY] for i in range(0, _KEY * (1 + self._sums), _KEY)]
-        return PublicKeys(holder, block, parts[0], tuple(parts[1:]), found[-_SIGNATURE:])
+        return PublicKeys.from_bytes(holder, block, found)
 
     def read_all_keys(self, block: int, holders: NDArray[np.int64], data: bytes) -> dict[int, PublicKeys]:
         """What `all_keys` wrote."""
@@ -148,7 +159,7 @@ class MaskMessages:
         survivors = self.holders(asked.survivors)
         others = [k for k in survivors if k != receiver]
         commitments = split(asked.commitments, _DIGEST, len(others), "commitments")
-        signatures = split(asked.signatures, _SIGNATURE, len(others), "signatures")
+        signatures = split(asked.signatures, SIGNATURE_BYTES, len(others), "signatures")
         sealed = split(asked.sealed, SEALED_BYTES, len(others), "shares of seeds")
         both = dict(zip(others, zip(commitments, signatures, strict=True), strict=True))
         return UnmaskRequest(asked.number, tuple(survivors), both, dict(zip(others, sealed, strict=True)))
@@ -162,6 +173,10 @@ class MaskMessages:
         who = self.holders(reply.holders)
         parts = split(reply.shares, SHARE_BYTES, len(who), "shares")
         return UnmaskShares(holder, reply.number, dict(zip(who, parts, strict=True)))
+
+    def parts(self, data: bytes, count: int) -> list[bytes]:
+        """The equal parts that the server itself put one behind the other."""
+        return split(data, len(data) // max(count, 1), count, "parts")
 
     def holders(self, named: NDArray[np.int64]) -> list[int]:
         """The holders that a message names: different ones of this federation, in their order."""
@@ -185,7 +200,7 @@ def split(data: bytes, size: int, count: int, what: str) -> list[bytes]:
     """The `count` parts of `size` bytes each; refused if that is not what the bytes are."""
     if len(data) != size * count:
         raise MaskingRefused(f"The {what} of a message have {len(data)} bytes, and must have {count} × {size}.")
-    return [bytes(data[i : i + size]) for i in range(0, len(data), size)]
+    return [bytes(data[size * i : size * (i + 1)]) for i in range(count)]
 
 
 # ---- A holder
@@ -238,7 +253,7 @@ class MaskingDesk:
     def _agree(self, request: AgreeRequest) -> RosterAgreed:
         who = self._messages.holders(request.holders)
         rosters = split(request.rosters, _DIGEST, len(who), "digests of rosters")
-        signatures = split(request.signatures, _SIGNATURE, len(who), "signatures")
+        signatures = split(request.signatures, SIGNATURE_BYTES, len(who), "signatures")
         parts = zip(who, rosters, signatures, strict=True)
         self._holder.agree(request.block, [RosterSignature(k, request.block, r, s) for k, r, s in parts])
         return RosterAgreed(request.block)
@@ -252,14 +267,47 @@ class MaskingDesk:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """A block of sums that is prepared: the roster's keys, and who agreed to mask for it."""
+class Block:
+    """How far a block of sums is prepared, as the server writes it down.
 
-    keys: Mapping[int, PublicKeys]
-    agreed: frozenset[int]
+    What is settled stays: who has sent keys when shares were asked for, and the roster when signatures were. Who did
+    not answer may do so later.
+    """
+
+    number: int
+    holders: tuple[int, ...] = ()  # who sent keys
+    keys: Payload = b""
+    senders: tuple[int, ...] = ()  # who sent shares
+    sealed: Payload = b""  # of each sender, for each of the other holders
+    roster: tuple[int, ...] = ()  # empty: not settled yet
+    signers: tuple[int, ...] = ()
+    signatures: Payload = b""
+    agreed: tuple[int, ...] = ()  # who masks for the roster
 
 
-NOTHING = _Block({}, frozenset())
+@dataclass(frozen=True)
+class NamedSum:
+    """A sum whose survivors are named: what the server needs to open it, and asks for it again after a crash."""
+
+    number: int
+    members: tuple[int, ...]
+    envelopes: tuple[Payload, ...]
+    vector: Payload  # the sum of the masked vectors
+
+
+class MaskMemory:
+    """What a server remembers of the blocks and sums of a run: nothing longer than its process lives."""
+
+    def block(self, number: int) -> Block:
+        """How far this block is prepared."""
+        return Block(number)
+
+    def named(self, number: int) -> NamedSum | None:
+        """The sum of this number, if its survivors are named."""
+        return None
+
+    def keep(self, state: Block | NamedSum) -> None:
+        """Write it down before anything more is asked."""
 
 
 class SecureSums(Sums):
@@ -268,17 +316,24 @@ class SecureSums(Sums):
     masked = True
 
     def __init__(
-        self, adders: Mapping[str, ServerAggregator], rounds: int, federation: Federation, *, joined: bool = False
+        self,
+        adders: Mapping[str, ServerAggregator],
+        rounds: int,
+        federation: Federation,
+        *,
+        joined: bool = False,
+        memory: MaskMemory | None = None,
     ) -> None:
         """`adders`: who adds the contributions of a channel; `federation`: of the holders that mask.
 
-        `joined`: whether features are in the sums of updates (see `sum_number`).
+        `joined`: whether features are in the sums of updates (see `sum_number`). `memory`: what outlives this object.
         """
         super().__init__(adders)
         self._rounds, self._joined = rounds, joined
         self._federation, self._messages = federation, MaskMessages(federation)
         self.smallest = federation.cohort.smallest
-        self._blocks: dict[int, _Block] = {}
+        self._memory = memory or MaskMemory()
+        self._blocks: dict[int, Block] = {}
         self._used: set[int] = set()
         self._notes: list[Absence] = []
 
@@ -304,36 +359,88 @@ class SecureSums(Sums):
             return []
         return able
 
-    def _prepared(self, number: int, ask: Ask) -> _Block:
-        """The block of this number: keys, shares, signatures on the roster, agreement."""
-        if number in self._blocks:
-            return self._blocks[number]
-        federation, messages = self._federation, self._messages
-        replies = _asked(ask, range(federation.cohort.holders), lambda k: MaskKeysRequest(number))
-        keys = {k: found for k, r in replies.items() if (found := self._keys(k, number, r)) is not None}
-        if len(keys) < self.smallest:
-            return NOTHING  # nobody has shared anything: it is tried again with the next sum
-        shares_request = MaskSharesRequest(number, *messages.all_keys(keys))
-        replies = _asked(ask, sorted(keys), lambda k: shares_request)
-        shares = {k: sent for k, r in replies.items() if (sent := self._shares(k, set(keys), r)) is not None}
-        roster = {k: keys[k] for k in shares}
-        block = NOTHING
-        if len(roster) >= self.smallest:
-            sealed = {k: joined({j: shares[j][k] for j in roster if j != k}) for k in roster}
-            listed = messages.all_keys(roster)
-            replies = _asked(ask, sorted(roster), lambda k: RosterRequest(number, *listed, sealed[k]))
-            signed = [
-                RosterSignature(k, number, r.roster, r.signature)
-                for k, r in replies.items()
-                if isinstance(r, RosterSigned)
-            ]
-            if len(signed) >= federation.cohort.threshold:
-                agree = messages.agree_request(number, signed)
-                replies = _asked(ask, [s.holder for s in signed], lambda k: agree)
-                agreed = frozenset(k for k, r in replies.items() if isinstance(r, RosterAgreed))
-                block = _Block(roster, agreed)
+    def _prepared(self, number: int, ask: Ask) -> Block:
+        """The block of this number: keys, shares, signatures on the roster, agreement.
+
+        Where too few answered to go on, those who did not are asked again before the next sum of the block.
+        """
+        block = self._blocks[number] if number in self._blocks else self._memory.block(number)
+        if len(block.agreed) < self.smallest:
+            for step in (self._with_keys, self._with_shares, self._with_signatures, self._with_agreement):
+                after = step(block, ask)
+                if after is None:
+                    break
+                if after != block:
+                    self._memory.keep(after)
+                block = after
         self._blocks[number] = block
         return block
+
+    def _with_keys(self, block: Block, ask: Ask) -> Block | None:
+        """Who sends keys: asked anew until they are enough, and settled then."""
+        if block.holders:
+            return block
+        asked = MaskKeysRequest(block.number)
+        replies = _asked(ask, range(self._federation.cohort.holders), lambda k: asked)
+        keys = {k: found for k, r in replies.items() if (found := self._keys(k, block.number, r)) is not None}
+        if len(keys) < self.smallest:
+            return None
+        return replace(block, holders=tuple(sorted(keys)), keys=self._messages.all_keys(keys)[1])
+
+    def _with_shares(self, block: Block, ask: Ask) -> Block | None:
+        """Shares of those who sent keys; when they are enough, their senders are the roster."""
+        if block.roster:
+            return block
+        messages, missing = self._messages, [k for k in block.holders if k not in block.senders]
+        request = MaskSharesRequest(block.number, np.array(block.holders, dtype=np.int64), block.keys)
+        replies = _asked(ask, missing, lambda k: request)
+        sealed = dict(zip(block.senders, messages.parts(block.sealed, len(block.senders)), strict=True))
+        for k, reply in replies.items():
+            if (sent := self._shares(k, set(block.holders), reply)) is not None:
+                sealed[k] = joined(sent)
+        senders = tuple(sorted(sealed))
+        roster = senders if len(senders) >= self.smallest else ()
+        return replace(block, senders=senders, sealed=joined(sealed), roster=roster)
+
+    def _with_signatures(self, block: Block, ask: Ask) -> Block | None:
+        """Signatures on the roster."""
+        if not block.roster:
+            return None
+        messages, roster = self._messages, block.roster
+        sealed: dict[int, dict[int, bytes]] = {}
+        for sender, parts in zip(block.senders, messages.parts(block.sealed, len(block.senders)), strict=True):
+            others = [k for k in block.holders if k != sender]
+            sealed[sender] = dict(zip(others, messages.parts(parts, len(others)), strict=True))
+        listed = messages.all_keys(self._roster_keys(block))
+
+        def request(k: int) -> RosterRequest:
+            return RosterRequest(block.number, *listed, joined({j: sealed[j][k] for j in roster if j != k}))
+
+        replies = _asked(ask, [k for k in roster if k not in block.signers], request)
+        signed = {
+            k: r.roster + r.signature
+            for k, r in replies.items()
+            if isinstance(r, RosterSigned) and len(r.roster + r.signature) == _DIGEST + SIGNATURE_BYTES
+        }
+        signed |= dict(zip(block.signers, messages.parts(block.signatures, len(block.signers)), strict=True))
+        return replace(block, signers=tuple(sorted(signed)), signatures=joined(signed))
+
+    def _with_agreement(self, block: Block, ask: Ask) -> Block | None:
+        """Who masks for the roster, because enough holders signed it."""
+        if len(block.signers) < self._federation.cohort.threshold:
+            return None
+        parts = zip(block.signers, self._messages.parts(block.signatures, len(block.signers)), strict=True)
+        signed = [RosterSignature(k, block.number, p[:_DIGEST], p[_DIGEST:]) for k, p in parts]
+        agree = self._messages.agree_request(block.number, signed)
+        replies = _asked(ask, [k for k in block.signers if k not in block.agreed], lambda k: agree)
+        agreed = {k for k, r in replies.items() if isinstance(r, RosterAgreed)} | set(block.agreed)
+        return replace(block, agreed=tuple(sorted(agreed)))
+
+    def _roster_keys(self, block: Block) -> dict[int, PublicKeys]:
+        """The keys of everybody on the roster."""
+        holders = np.array(block.holders, dtype=np.int64)
+        keys = self._messages.read_all_keys(block.number, holders, block.keys)
+        return {k: keys[k] for k in block.roster}
 
     def _keys(self, holder: int, block: int, reply: Any) -> PublicKeys | None:
         """A holder's keys, if they are its own."""
@@ -386,34 +493,46 @@ class SecureSums(Sums):
         read: Callable[[bytes, str], Arrived],
     ) -> tuple[Ciphertext, tuple[int, ...]] | None:
         """The sum over the survivors without its masks, and who they are; None, with a note, if nothing opens it."""
-        federation, messages = self._federation, self._messages
         number = self._number(channel, round_number)
-        block = self._blocks.get(federation.block_of(number), NOTHING)
+        named = self._memory.named(number)
         members: list[int] = []
         try:
             if number in self._used:
                 raise Unopened(f"Sum {number} was tried before: its number is dead.")
             self._used.add(number)
+            block = self._blocks.get(self._federation.block_of(number)) or self._memory.block(
+                self._federation.block_of(number)
+            )
+            keys = self._roster_keys(block) if block.roster else {}
+            if named is not None:  # before a crash: the same survivors, or holders would refuse
+                contributions = dict(zip(named.members, named.envelopes, strict=True))
+                total.add(Ciphertext.from_bytes(named.vector, "sum"), "sum")
             server: MaskingServer | None = None
+            envelopes: list[bytes] = []
             for k, data in contributions.items():
+                name = f"contribution of client {k}"
                 try:
-                    arrived = read(data, f"contribution of client {k}")
-                    masked, vector = arrived.masked, arrived.vector
+                    arrived = read(data, name) if named is None else None
+                    masked = opened_envelope(data, name)[0] if arrived is None else arrived.masked
+                    length = total.length if arrived is None else arrived.vector.header.length
                     server = server or MaskingServer(
-                        federation, number, block.keys, vector.header.length, added_elsewhere=True, terms=self.terms
+                        self._federation, number, keys, length, added_elsewhere=True, terms=self.terms
                     )
-                    _require_same(masked.holder == k and vector.header.length == server.length, k)
+                    _require_same(masked.holder == k and length == server.length, k)
                     server.check(masked)
-                    total.add(vector, f"contribution of client {k}")
+                    if arrived is not None:
+                        total.add(arrived.vector, name)
                     server.receive(masked)
                 except (InputError, Refused) as refused:
                     self._note([k], channel, round_number, str(refused))
                     continue
                 members.append(k)
+                envelopes.append(envelope(masked))
             if server is None:
                 raise Unopened(f"Sum {number} has no vectors: nothing opens.")
-            requests = {k: messages.unmask_request(r) for k, r in server.close().items()}
-            for k, reply in _asked(ask, sorted(block.agreed), requests.__getitem__).items():
+            requests = {k: self._messages.unmask_request(r) for k, r in server.close().items()}
+            self._memory.keep(NamedSum(number, tuple(members), tuple(envelopes), total.masked().to_bytes()))
+            for k, reply in _asked(ask, block.agreed, requests.__getitem__).items():
                 self._answer(server, k, reply)
             return total.total(server.left_over()), tuple(members)
         except Unopened as unopened:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from accountant.events import Event
+from accountant.events import Event, Nothing
 from accountant.spending import Spend
 from privfair.channels.base import PlannedRequests, PriceList, registered
 from privfair.federated.release_plan import ReleasePlan
@@ -62,7 +62,8 @@ def beyond_plan(
         allowed[_kind(spend)] += release_plan.count_releases
     found: Counter[Kind] = Counter()
     for spend in released:
-        found[_kind(spend)] += spend.count
+        if not isinstance(spend.event, Nothing):
+            found[_kind(spend)] += spend.count
     return sorted(
         {
             f"{client}: {channel}"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from accountant.errors import Refused
+from accountant.events import Nothing
 from accountant.ledger.chain import Progress, Reservation
 from accountant.ledger.ledger import Ledger
 from accountant.spending import Spend
@@ -71,7 +72,7 @@ class LedgerGateway:
         `made_anew`: channels whose messages are of no use after a restart, because they were masked under keys that are
         gone. They count as lost releases: they are paid, and made and paid again.
         """
-        self._made_anew = made_anew
+        self._made_anew, self._run = made_anew, run
         self._ledger, self._prices, self._fingerprint, self._retries = ledger, prices, fingerprint, retries
         self._unplanned = unplanned
         self._tokens: dict[Place, list[str]] = defaultdict(list)
@@ -111,6 +112,28 @@ class LedgerGateway:
         """The reply on this channel in this round that is in the ledger already, and would be given again."""
         tokens = self._tokens.get((self._prices[client].client, channel, number), [])
         return next((m for token in tokens if (m := self._ledger.message(token)) is not None), None)
+
+    def made(self, client: int, channel: str, number: int | None) -> bool:
+        """Whether noise may have been drawn on this channel in this round before."""
+        tokens = self._tokens.get((self._prices[client].client, channel, number), [])
+        return any(self._ledger.progress(token) is not Progress.RESERVED for token in tokens)
+
+    def settled(self, client: int, channel: str, number: int, content: bytes) -> bytes:
+        """What is in the ledger in this place, for good: `content`, unless something else was there before.
+
+        It is no release, and costs nothing. A folder that is put back to an earlier state does not put the ledger back.
+        """
+        prices = self._prices[client]
+        place = (prices.client, channel, number)
+        known = self.stored(client, channel, number)
+        if known is not None:
+            return known
+        if not self._tokens[place]:  # a row without content: a crash came between, and nothing has left
+            row = Spend(prices.dataset, Nothing(), prices.client, "", channel, self._run, number)
+            self._tokens[place] += self._ledger.spend_many([(row,)], fingerprint=self._fingerprint)
+            self.rows += 1
+        self._ledger.store_message(self._tokens[place][0], content)
+        return content
 
     @property
     def begun_anew(self) -> bool:

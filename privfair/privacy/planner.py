@@ -594,9 +594,13 @@ class PrivateCounts:
         noise = self.planner.count_noise
         if noise is None:
             raise InputError("counts", "must have noise to be totals", None)
-        reported = np.rint(noise.total(total) * (clients / members)).astype(np.int64)
-        parts = _even_parts(reported, clients)
-        return [Counts(*self.planner.cells.read(part)) for part in parts]
+        return self.evenly(np.rint(noise.total(total) * (clients / members)).astype(np.int64), clients)
+
+    def evenly(self, total: NDArray[np.int64], parts: int) -> list[Counts]:
+        """A total of counts as counts of so many clients: parts that add up to it and differ by at most 1."""
+        whole, rest = np.divmod(total, parts)
+        even = whole + (np.arange(parts)[:, None] < rest).astype(np.int64)
+        return [Counts(*self.planner.cells.read(part)) for part in even]
 
     def ended(self, error: InputError) -> Exception:
         """The error of a run that cannot go on with the counts that it got; with what they cost, where they did."""
@@ -681,9 +685,3 @@ class PrivateCounts:
         if one_rate is not None:
             return np.where(quotas > 0, one_rate, 0.0)
         return np.minimum(1.0, quotas / np.maximum(counts, 1))
-
-
-def _even_parts(total: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
-    """(parts, entries): whole numbers that add up to the total and differ by at most 1."""
-    whole, rest = np.divmod(total, parts)
-    return whole + (np.arange(parts)[:, None] < rest).astype(np.int64)

@@ -102,7 +102,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
 
 def require_masks(config: Config, clients: int) -> None:
     """Raise if masks are asked for where they cannot be, or their options where there are none."""
-    sums, engine = config.aggregation, config.run.engine
+    sums = config.aggregation
     if sums.masks is False and config.scheme == "masked":
         rule = 'must not be false with aggregation.scheme = "masked", which has nothing but masks'
         raise InputError("aggregation.masks", rule, False, "Leave it out, or take scheme bfv.")
@@ -125,9 +125,6 @@ def require_masks(config: Config, clients: int) -> None:
     if trained is not None and trained < clients:
         rule = f"must be left out with aggregation.masks, or be all {clients} clients: a sum of fewer does not open"
         raise InputError("federation.clients_per_round", rule, trained, "Or set aggregation.masks = false.")
-    if engine.startswith("flower"):
-        rule = "must be false with Flower, for now: data holders there do not keep mask keys yet"
-        raise InputError("aggregation.masks", rule, True, 'Set run.engine = "local", or aggregation.masks = false.')
 
 
 def _require_whole_clients(config: Config) -> None:

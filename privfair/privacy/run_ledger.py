@@ -23,6 +23,10 @@ from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Cells, Notion, own_notion
 from privfair.run_names import division_of, require_whole_noise, run_name
 
+# what a data holder settles once in a run with masks: which roster it signed, and for which survivors of a sum it
+# opened shares. These rows cost nothing. They are here because a ledger is not put back to an earlier day.
+ROSTERS, SURVIVORS = SETTLED = ("mask rosters", "mask survivors")
+
 
 @dataclass(frozen=True)
 class RunLedger:
@@ -88,6 +92,13 @@ class RunLedger:
 
     def spends(self, client: str | None = None) -> list[Spend]:
         """What the run has released so far, or may have; with a name, what that client has."""
+        return [spend for spend in self._rows(client) if spend.channel not in SETTLED]
+
+    def rows(self, client: str) -> int:
+        """How many rows of the run a client has, those that are no releases too."""
+        return len(self._rows(client))
+
+    def _rows(self, client: str | None) -> list[Spend]:
         rows = [spend for _, spend in self.ledger.spends(run=self.run)]
         return rows if client is None else [spend for spend in rows if spend.client == client]
 

@@ -45,7 +45,7 @@ from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, 
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
-from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
+from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums, sum_number
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.entropy import entropy_of
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, GradientPlan, UpdatePlan
@@ -295,9 +295,10 @@ class RunSpec:
         if not self.config.masks:
             return ClientAggregator(keys or self._plain(code).client, code, run=run, channel=channel)
         if masking is None or keys is None or code is None:
-            raise InputError("aggregation.masks", "must be false where clients are on other machines, for now", True)
-        about = {"run": masking.federation.run, "channel": channel}
-        return MaskedClientAggregator(keys, code, masking.holders, lambda r: self.sum_number(channel, r), **about)
+            raise InputError("aggregation.masks", "must be false where nobody has keys for masks", True)
+        about = masking.federation
+        who: dict[str, Any] = {"run": about.run, "channel": channel, "least": about.cohort.smallest}
+        return MaskedClientAggregator(keys, code, masking.holders, lambda r: self.sum_number(channel, r), **who)
 
     def sum_number(self, channel: str, round_number: int | None) -> int:
         """The number of a masked sum of this run."""
@@ -341,7 +342,7 @@ class RunSpec:
         entropy = entropy_of(seed if self.config.run.reproducible_noise else None, index)
         about = (self.schema, self.cells, model, replica)
         client = Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
-        if masking is not None:
+        if masking is not None and index in masking.holders:
             client.masking = MaskingDesk(masking.holders[index])
         if self.config.masks:
             holders = None if masking is None else masking.holders
@@ -382,7 +383,7 @@ class RunSpec:
         """
         if self.planner is None:
             return ExactCounts()
-        most = 1 + self.config.privacy.retries
+        most = 1 if self.config.sums_counts else 1 + self.config.privacy.retries  # a masked part is made once
         return PrivateCounts(self.planner, releases_of_counts or (lambda: most))
 
     def server(
@@ -395,13 +396,14 @@ class RunSpec:
         least_trained: int = 0,
         kept: Kept = made_anew,
         masking: Masking | None = None,
+        memory: MaskMemory | None = None,
     ) -> Server:
-        """The server of a run; `kept`: where the sum of features of a round is written down before it is sent."""
+        """The server of a run; `kept`, `memory`: where it writes down sums of features, and what it knows of masks."""
         by_channel = {c: a for c, a in zip((UPDATES, EMBEDDINGS), adders, strict=True) if a is not None}
         rounds, joined = self.config.federation.rounds, self.config.joins_features
         sums = Sums(by_channel)
         if masking is not None:
-            sums = SecureSums(by_channel, rounds, masking.federation, joined=joined)
+            sums = SecureSums(by_channel, rounds, masking.federation, joined=joined, memory=memory)
         algorithm = with_sums(self.algorithm, sums, kept)
         about = (self.plan, sums, model_holder, negotiator, PlannedRequests(self.plan), least_trained, self.groups)
         return Server(backend, algorithm, self.optimizer, *about)

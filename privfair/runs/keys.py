@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.secure_aggregation import ClientKeys, KeyPair, ServerKeys, load_client, load_server
+from privfair.secure_aggregation.keys import IDENTITY, load_identity
 
 
 def client_key(config: Config) -> ClientKeys | None:
@@ -58,3 +62,47 @@ def key_pair(config: Config, keys: KeyPair | None) -> KeyPair | None:
         raise InputError("keys", f"must be given for scheme {config.scheme}", None, "Make some: privfair keys new DIR")
     _require_scheme(config, keys.client.scheme)
     return keys
+
+
+# ---- Identities: with masks, every data holder signs with its own long-term key, and everybody's plan has all of them.
+
+_NEW_IDENTITY = "Every data holder runs `privfair keys identity DIR` and tells the others its public key."
+
+
+def identities(config: Config, names: Sequence[str]) -> tuple[bytes, ...]:
+    """The data holders' public keys in the order of their names, as the plan has them."""
+    known, key = config.aggregation.identities, "aggregation.identities"
+    if known is None:
+        raise InputError(key, "must have every data holder's public key, for masks", None, _NEW_IDENTITY)
+    if set(known) != set(names):
+        apart = ", ".join(sorted(set(known) ^ set(names)))
+        raise InputError(key, f"must name the data holders {', '.join(names)}", f"a difference in {apart}")
+    found = []
+    for name in names:
+        try:
+            public = bytes.fromhex(known[name])
+        except ValueError:
+            public = b""
+        if len(public) != 32:
+            raise InputError(f"{key}.{name}", "must be 64 hexadecimal digits", known[name][:70], _NEW_IDENTITY)
+        if public in found:
+            other = names[found.index(public)]
+            raise InputError(f"{key}.{name}", "must be a key of its own", f"that of {other}", _NEW_IDENTITY)
+        found.append(public)
+    return tuple(found)
+
+
+def own_identity(config: Config, name: str) -> Ed25519PrivateKey:
+    """A data holder's own signing key, in the folder of its other key; refused unless it is the one of the plan."""
+    path = _key_path(config, "every data holder its client.key and an identity.key of its own")
+    path = path if path.is_dir() else path.parent
+    if not (path / IDENTITY).is_file():
+        remedy = f"Make one for {name} alone: privfair keys identity {path}"
+        raise InputError("aggregation.keys", f"must have {IDENTITY} beside client.key, for masks", str(path), remedy)
+    found = load_identity(path)
+    public, known = found.public_key().public_bytes_raw().hex(), config.aggregation.identities or {}
+    if public != known.get(name, "").lower():
+        whose = next((f"that of {other}" for other, key in known.items() if key.lower() == public), "another key")
+        remedy = f"The plan has {known.get(name)} for {name}, and {path / IDENTITY} is {public}."
+        raise InputError("aggregation.identities", f"must have the key of {name} that it signs with", whose, remedy)
+    return found

@@ -10,7 +10,7 @@ import secrets
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from accountant.errors import InputError
 from privfair.secure_aggregation.base import (
@@ -24,11 +24,15 @@ from privfair.secure_aggregation.base import (
     ServerKeys,
 )
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 FIRST_LINE = b"privfair key 1\n"
 FILE_NAMES = {"client": "client.key", "server": "server.key"}
+IDENTITY = "identity.key"
 _DIGEST = 32
 _AGAIN = "Copy it again from where it was made."
-KeyRole = Literal["client", "server"]
+KeyRole = Literal["client", "server", "identity"]
 
 
 @dataclass(frozen=True)
@@ -86,16 +90,16 @@ def role_of(path: Path) -> KeyRole:
 
 def read(path: Path, role: KeyRole) -> KeyFile:
     """The key file of this role: the path itself, or the file of that role in a directory."""
-    path = path / FILE_NAMES[role] if path.is_dir() else path
+    path = path / {**FILE_NAMES, "identity": IDENTITY}[role] if path.is_dir() else path
     name = f"{role} key {path}"
     data, mode = _open(path, name)
     found = KeyFile.from_bytes(data, name)
     # By the content, not the file's name: a secret is a secret under any name.
-    if found.role == "client" and mode & 0o077:
+    if found.role != "server" and mode & 0o077:
         rule = "must be readable by its owner only (mode 0600)"
         raise InputError(name, rule, f"{mode:04o}", f"Others may have copied it. If not: chmod 600 {path}")
     if found.role != role:
-        remedy = f"Use {FILE_NAMES[role]}." + (
+        remedy = f"Use {FILE_NAMES.get(role, IDENTITY)}." + (
             " The server must never hold client.key: it opens every contribution." if role == "server" else ""
         )
         raise InputError(name, f"must be a {role} key", f"a {found.role} key", remedy)
@@ -196,6 +200,38 @@ def new_keys(scheme: str) -> KeyPair:
 def plain_keys(*, quantise: bool) -> KeyPair:
     """The pair that encrypts nothing: on integers, or on floats."""
     return KeyPair(PlainClient(), PlainServer()) if quantise else KeyPair(PlainFloatClient(), PlainFloatServer())
+
+
+# ---- Long-term keys with which a data holder signs what masks are made of: everybody's plan has the public halves.
+
+
+def new_identity(directory: Path | str) -> str:
+    """Write a new identity.key (mode 0600) into a directory; what comes back is its public half, for the plan."""
+    directory, secret = Path(directory), secrets.token_bytes(32)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("directory", "must be one, or possible to make", str(directory), f"{error}.") from None
+    public = _public_half(secret)
+    file = KeyFile("identity", "ed25519", public.hex(), {"secret": secret})
+    write_new(directory / IDENTITY, file.to_bytes(), 0o600)
+    return public.hex()
+
+
+def load_identity(path: Path | str) -> Ed25519PrivateKey:
+    """A data holder's own signing key; refused when others can read the file."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    file = read(Path(path), "identity")
+    if file.scheme != "ed25519" or _public_half(file.parts["secret"]).hex() != file.key_id:
+        raise InputError(f"identity key {path}", "must be an Ed25519 key with its public half", "others", _AGAIN)
+    return Ed25519PrivateKey.from_private_bytes(file.parts["secret"])
+
+
+def _public_half(secret: bytes) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def load_client(path: Path | str) -> ClientKeys:

@@ -114,13 +114,22 @@ class Masking:
         return Masking(federation, {holder: MaskingHolder(federation, holder, identity)})
 
     @staticmethod
+    def observer(cohort: Cohort, run: str) -> Masking:
+        """For somebody who masks nothing and may open the sums of a run, whose holders are elsewhere."""
+        nobody = tuple(secrets.token_bytes(32) for _ in range(cohort.holders))
+        return Masking(Federation(cohort, nobody, run), {})
+
+    @staticmethod
     def simulated(cohort: Cohort | None, run: str, config: Config) -> Masking:
         """The masks of all holders in one process, with identities of their own.
 
-        A resumed run has new ones, and a new name: no mask, pad or check value is made twice.
+        A resumed run has new ones, and a new name: no mask, pad or check value is made twice. On Flower data holders
+        mask in processes of their own, and this one opens their sums.
         """
         if cohort is None:
             raise InputError("aggregation.masks", "must be true for masks", False)
+        if config.run.engine.startswith("flower"):
+            return Masking.observer(cohort, run)
         identities = [Ed25519PrivateKey.generate() for _ in range(cohort.holders)]
         plan = hashlib.sha256(json.dumps(config.as_tables(), sort_keys=True, default=str).encode()).digest()
         public = tuple(key.public_key().public_bytes_raw() for key in identities)
@@ -166,12 +175,16 @@ class MaskedClientAggregator(ClientAggregator):
         *,
         run: str,
         channel: str,
+        least: int | None = None,
     ) -> None:
-        """`run`: a name that no two masking runs share. `number_of`: the number of the sum that a round has here."""
+        """`run`: a name that no two masking runs share. `number_of`: the number of the sum that a round has here.
+
+        `least`: no sum of fewer is opened; unless given, it is the smallest cohort of the holders here.
+        """
         super().__init__(keys, fixed_point, run=run, channel=channel)
         self._holders, self._number_of, self._code = holders, number_of, fixed_point
         self._group_key = derived(keys.tag_secret, b"privfair group key 1")
-        self._cohort: Cohort = next(iter(holders.values())).federation.cohort
+        self._least = next(iter(holders.values())).federation.cohort.smallest if least is None else least
 
     def contribute(
         self, values: FloatArray, weight: float, *, client: int = 0, number: int = 0, round_number: int = 0
@@ -197,7 +210,7 @@ class MaskedClientAggregator(ClientAggregator):
         self.keys.check(header, name)
         self._coded.check(header, name)
         require_named(header, name)
-        least = max(least, self._cohort.smallest)
+        least = max(least, self._least)
         if header.additions + 1 < least:
             rule = f"must be of at least {least} contributions"
             raise BadCiphertext(name, rule, header.additions + 1, "Each has only a share of the noise.")
@@ -265,6 +278,15 @@ class MaskedTotal:
     def add(self, vector: Ciphertext, name: str) -> None:
         """Add one more; one that is refused leaves the sum as it was."""
         self._sum.add(vector, name)
+
+    @property
+    def length(self) -> int:
+        """How many values it has."""
+        return self._sum.loaded()[0].length
+
+    def masked(self) -> Ciphertext:
+        """The sum so far, with its masks."""
+        return self._sum.total()
 
     def total(self, left_over: Words) -> Ciphertext:
         """The sum without the left-over masks."""

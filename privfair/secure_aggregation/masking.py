@@ -40,6 +40,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from accountant.errors import InputError, Refused
+from privfair.codec import Payload
 from privfair.secure_aggregation.mask_arithmetic import Words
 from privfair.secure_aggregation.masks import (
     MODULUS,
@@ -80,11 +81,51 @@ class _Block:
 class _Sum:
     """What a holder did in one sum: each at most once."""
 
-    masked: MaskedVector | None = None
+    masked: bool = False
+    sent: MaskedVector | None = None  # what was sent, as long as this process lives
     seed_share: bytes = b""  # its own share of its own seed
     survivors: tuple[int, ...] | None = None
     answer: UnmaskShares | None = None
     over: bool = False
+
+
+@dataclass(frozen=True)
+class KeptBlock:
+    """What a holder writes down of a block. Bytes of several holders, or sums, stand one behind the other."""
+
+    number: int
+    encryption: Payload
+    sums: tuple[int, ...]  # those that are not over, in their order
+    masks: Payload  # private mask keys of these sums
+    holders: tuple[int, ...]  # whose public keys are known: the roster, or this holder alone
+    keys: Payload
+    shared: tuple[int, ...]  # by whom there are shares of mask keys
+    shares: Payload  # of each sum in `sums`, of each of them
+    receivers: tuple[int, ...]
+    sent_for: Payload  # digest of the keys for which shares were made; empty: none were
+    sealed: Payload
+    roster: Payload
+    agreed: bool
+
+
+@dataclass(frozen=True)
+class KeptSum:
+    """What a holder writes down of a sum that is not over."""
+
+    number: int
+    masked: bool
+    seed_share: Payload
+    survivors: tuple[int, ...]  # empty: none were answered
+    answered: tuple[int, ...]
+    shares: Payload
+
+
+@dataclass(frozen=True)
+class KeptMasks:
+    """All that a holder needs to go on where it stopped. It is secret, and nobody else ever has it."""
+
+    blocks: tuple[KeptBlock, ...] = ()
+    sums: tuple[KeptSum, ...] = ()
 
 
 class MaskingHolder:
@@ -101,11 +142,67 @@ class MaskingHolder:
         self.terms = b""
         """Digest of what sums are made under: noise, grid, shares. Masks under different terms do not cancel."""
 
+    # 0 ---- between two messages
+
+    def kept(self) -> KeptMasks:
+        """What must be on the disk before any answer leaves."""
+        sums = []
+        for n, s in sorted(self._sums.items()):
+            shares = {} if s.answer is None else s.answer.shares
+            who = tuple(sorted(shares))
+            if not s.over:
+                parts = b"".join(shares[k] for k in who)
+                sums.append(KeptSum(n, s.masked, s.seed_share, s.survivors or (), who, parts))
+        return KeptMasks(tuple(self._kept_block(n, block) for n, block in sorted(self._blocks.items())), tuple(sums))
+
+    def _kept_block(self, number: int, block: _Block) -> KeptBlock:
+        sums = sorted(block.masks)
+        shared = sorted({k for shares in block.shares.values() for k in shares})
+        sent_for, sealed = (b"", {}) if block.sent is None else (block.sent[0], dict(block.sent[1].sealed))
+        return KeptBlock(
+            number=number,
+            encryption=block.encryption.private_bytes_raw(),
+            sums=tuple(sums),
+            masks=b"".join(block.masks[n].private_bytes_raw() for n in sums),
+            holders=tuple(sorted(block.keys)),
+            keys=b"".join(block.keys[k].to_bytes() for k in sorted(block.keys)),
+            shared=tuple(shared),
+            shares=b"".join(block.shares[n][k] for n in sums if n in block.shares for k in shared),
+            receivers=tuple(sorted(sealed)),
+            sent_for=sent_for,
+            sealed=b"".join(sealed[k] for k in sorted(sealed)),
+            roster=block.roster,
+            agreed=block.agreed,
+        )
+
+    def restore(self, kept: KeptMasks) -> None:
+        """Go on where `kept` was written."""
+        for one in kept.blocks:
+            masks = _split(one.masks, len(one.sums))
+            shares = iter(_split(one.shares, len(one.sums) * len(one.shared)))
+            held = zip(one.holders, _split(one.keys, len(one.holders)), strict=True)
+            sealed = dict(zip(one.receivers, _split(one.sealed, len(one.receivers)), strict=True))
+            self._blocks[one.number] = _Block(
+                X25519PrivateKey.from_private_bytes(one.encryption),
+                {n: X25519PrivateKey.from_private_bytes(m) for n, m in zip(one.sums, masks, strict=True)},
+                {k: PublicKeys.from_bytes(k, one.number, keys) for k, keys in held},
+                {n: {k: next(shares) for k in one.shared} for n in one.sums} if one.shared else {},
+                (one.sent_for, KeyShares(self.holder, one.number, sealed)) if one.sent_for else None,
+                one.roster,
+                one.agreed,
+            )
+        for s in kept.sums:
+            answered = dict(zip(s.answered, _split(s.shares, len(s.answered)), strict=True))
+            answer = UnmaskShares(self.holder, s.number, answered) if answered else None
+            self._sums[s.number] = _Sum(s.masked, None, s.seed_share, s.survivors or None, answer)
+
     # 1 ---- prepared ahead, without data
 
     def keys(self, block: int) -> PublicKeys:
         """New keys for a block of sums; asked again, the same."""
         if block in self._blocks:
+            if self.holder not in self._blocks[block].keys:
+                raise MaskingRefused(f"All sums of block {block} are over.")
             return self._blocks[block].keys[self.holder]
         made = _Block(
             X25519PrivateKey.generate(), {n: X25519PrivateKey.generate() for n in self.federation.numbers(block)}
@@ -187,12 +284,9 @@ class MaskingHolder:
 
     def mask(self, number: int, values: Words) -> MaskedVector:
         """The masked vector of a sum. A mask serves once: a second vector is refused, whatever is in it."""
+        self.require_open(number)
         block_number = self.federation.block_of(number)
         mine, entry = self._block(block_number), self._sums.setdefault(number, _Sum())
-        if entry.masked is not None or entry.over or number not in mine.masks:
-            raise MaskingRefused(f"A vector of sum {number} was masked already: a mask serves once.")
-        if not mine.agreed:
-            raise MaskingRefused(f"The roster of block {block_number} is not agreed on yet.")
         seed = secrets.token_bytes(32)
         place = number - self.federation.numbers(block_number).start
         pairs = {
@@ -215,17 +309,31 @@ class MaskingHolder:
             if other != self.holder
         }
         entry.seed_share = parts[self.holder]
-        entry.masked = MaskedVector(
-            self.holder, number, masked.astype("<u4").tobytes(), commitment, self._identity.sign(text), sealed
+        entry.masked, entry.sent = (
+            True,
+            MaskedVector(
+                self.holder, number, masked.astype("<u4").tobytes(), commitment, self._identity.sign(text), sealed
+            ),
         )
-        return entry.masked
+        return entry.sent
+
+    def require_open(self, number: int) -> None:
+        """Raise unless this holder can mask its one vector of this sum: asked before a vector is made, or paid for."""
+        block = self.federation.block_of(number)
+        mine, entry = self._block(block), self._sums.get(number, _Sum())
+        if entry.masked or entry.over or number not in mine.masks:
+            raise MaskingRefused(f"A vector of sum {number} was masked already: a mask serves once.")
+        if not mine.agreed:
+            raise MaskingRefused(f"The roster of block {block} is not agreed on yet.")
+        if entry.survivors is not None:
+            raise MaskingRefused(f"The survivors of sum {number} are named, and nothing is added to it any more.")
 
     def again(self, number: int) -> MaskedVector:
         """The bytes that were sent for a sum, for a server that lost them."""
         entry = self._sums.get(number)
-        if entry is None or entry.masked is None:
+        if entry is None or entry.sent is None:
             raise MaskingRefused(f"Nothing was masked for sum {number}.")
-        return entry.masked
+        return entry.sent
 
     # 3 ---- unmask
 
@@ -234,7 +342,7 @@ class MaskingHolder:
         number, survivors = request.number, tuple(sorted(set(request.survivors)))
         block = self._block(self.federation.block_of(number))
         entry = self._sums.setdefault(number, _Sum())
-        if entry.over:
+        if entry.over or (block.agreed and number not in block.masks):
             raise MaskingRefused(f"Sum {number} is over.")
         if entry.survivors is not None:
             if entry.survivors != survivors or entry.answer is None:
@@ -255,7 +363,7 @@ class MaskingHolder:
     def _seed_share(self, block: _Block, number: int, other: int, request: UnmaskRequest, entry: _Sum) -> bytes:
         """This holder's share of a survivor's seed, which the survivor committed to under this roster."""
         if other == self.holder:
-            if entry.masked is None:
+            if not entry.masked:
                 raise MaskingRefused(f"This holder is said to have survived sum {number}, and sent nothing for it.")
             return entry.seed_share
         if other not in request.commitments or other not in request.sealed:
@@ -275,6 +383,8 @@ class MaskingHolder:
         block.masks.pop(number, None)
         block.shares.pop(number, None)
         self._sums[number] = _Sum(over=True)
+        if not block.masks:  # what is left of the block says only that it was there
+            block.keys, block.sent = {}, None
 
     def finish_before(self, number: int) -> None:
         """Delete what could open any sum of a smaller number: sums are made in the order of their numbers."""
@@ -291,7 +401,8 @@ class MaskingHolder:
 
     def _require_keys(self, block: int, keys: Mapping[int, PublicKeys]) -> None:
         """Raise unless these are signed keys of at least c holders, this one among them, with its own keys."""
-        if keys.get(self.holder) != self._block(block).keys[self.holder]:
+        own = self._block(block).keys.get(self.holder)
+        if own is None or keys.get(self.holder) != own:
             raise MaskingRefused("The keys that are said to be of this holder are not its own.")
         least = self.federation.cohort.smallest
         if len(keys) < least:
@@ -323,6 +434,12 @@ class MaskingHolder:
             return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, bound)
         except InvalidTag:
             raise MaskingRefused(f"The shares of holder {sender.holder} were changed, or are of another sum.") from None
+
+
+def _split(data: bytes, count: int) -> list[bytes]:
+    """So many equal parts."""
+    size = len(data) // max(count, 1)
+    return [data[size * i : size * (i + 1)] for i in range(count)]
 
 
 # ---- The server

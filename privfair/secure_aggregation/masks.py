@@ -42,6 +42,7 @@ MODULUS: Final = BFV_MODULUS  # prime: a pad that |U| holders add stays uniform 
 BLOCK: Final = 16_384  # values that are masked at a time: a block of all streams stays in the processor's cache
 CHECKS: Final = 3  # check values at the end of a vector
 SHARE_BYTES: Final = 33
+KEY_BYTES, SIGNATURE_BYTES = 32, 64
 FIELD: Final = 2**256 + 297  # prime: seeds and keys of 32 bytes are elements of the field of Shamir's shares
 SUMS_PER_BLOCK: Final = 16  # sums whose mask keys are prepared together
 
@@ -236,6 +237,16 @@ class PublicKeys:
     def digest(self) -> bytes:
         """The digest of everything but the signature."""
         return hashlib.sha256(_text(self.holder, self.block, self.encryption, *self.masks)).digest()
+
+    def to_bytes(self) -> bytes:
+        """The keys and their signature, one behind the other."""
+        return b"".join((self.encryption, *self.masks, self.signature))
+
+    @staticmethod
+    def from_bytes(holder: int, block: int, data: bytes) -> PublicKeys:
+        """What `to_bytes` wrote, of a length that was checked."""
+        parts = [data[i : i + KEY_BYTES] for i in range(0, len(data) - SIGNATURE_BYTES, KEY_BYTES)]
+        return PublicKeys(holder, block, parts[0], tuple(parts[1:]), data[-SIGNATURE_BYTES:])
 
 
 @dataclass(frozen=True)

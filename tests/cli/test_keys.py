@@ -80,3 +80,32 @@ def test_help_needs_no_tenseal():
     before = "tenseal" in sys.modules
     assert run("--help").exit_code == 0
     assert ("tenseal" in sys.modules) == before
+
+
+def test_a_data_holder_makes_its_own_signing_key(tmp_path):
+    made = json.loads(run("identity", tmp_path / "keys", "--json").stdout)
+    path = tmp_path / "keys" / "identity.key"
+    assert made["identity"] == str(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert bytes.fromhex(made["public"]) not in path.read_bytes()
+    (shown,) = json.loads(run("show", path, "--json").stdout)["keys"]
+    assert (shown["role"], shown["key_id"]) == ("identity", made["public"])
+    again = run("identity", tmp_path / "keys")
+    assert isinstance(again.exception, InputError)
+    assert "must not exist yet" in str(again.exception)
+    path.chmod(0o644)
+    assert "must be readable by its owner only" in str(run("show", path).exception)
+
+
+def test_keys_of_all_holders_in_one_place(tmp_path):
+    result = run("new", tmp_path / "keys", "--scheme", "masked", "--holders", "north,south,west")
+    assert result.exit_code == 0
+    assert "[aggregation.identities]" in result.stdout
+    for name in ("north", "south", "west"):
+        shown = json.loads(run("show", tmp_path / "keys" / name, "--json").stdout)["keys"]
+        assert {key["role"] for key in shown} == {"client", "identity"}
+        identity = next(key["key_id"] for key in shown if key["role"] == "identity")
+        assert f'"{name}" = "{identity}"' in result.stdout
+    for wrong in ("a,a", "a,,b", "../a", ".a,b"):
+        refused = run("new", tmp_path / wrong.replace("/", "_"), "--holders", wrong).exception
+        assert "must be different names of folders" in str(refused)

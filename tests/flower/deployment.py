@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import tomllib
 from collections import Counter
@@ -19,6 +20,7 @@ from accountant import InputError, Ledger, LedgerBroken, epsilon
 from accountant.audit import audit
 from privfair.deployment.flower.trial import Federation, Node, wait
 from privfair.secure_aggregation import new_keys
+from privfair.secure_aggregation.keys import new_identity
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "private.toml"
 LIMIT = 240.0  # seconds for an exchange: far above what one takes on a busy machine
@@ -80,10 +82,14 @@ def trial(folder: Path, clients: int = 3, changes: Mapping[str, Mapping[str, Any
     encrypted = tables["aggregation"].get("scheme") != "plain"
     if encrypted:
         new_keys("bfv").save(folder / "keys")
+    if encrypted:  # whether or not the run has masks
+        tables["aggregation"]["identities"] = {name: new_identity(folder / "keys" / name) for name in names}
+        for name in names:
+            shutil.copy(folder / "keys" / "client.key", folder / "keys" / name)
     made = Trial(folder, names)
     _write(made.server, tables, {"aggregation": {"keys": str(folder / "keys" / "server.key")} if encrypted else {}})
     for name in names:
-        own = {"aggregation": {"keys": str(folder / "keys" / "client.key")}} if encrypted else {}
+        own = {"aggregation": {"keys": str(folder / "keys" / name)}} if encrypted else {}
         _write(made.node(name).config, tables, own | {"run": {"ledger": made.ledger(name)}})
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from privfair.config import Config
 from privfair.deployment.flower.server_app import serve
 from privfair.runs.folder import Checkpoint, RunDirectory
 from privfair.secure_aggregation import new_keys
+from privfair.secure_aggregation.keys import new_identity
 from tests.flower.memory_grid import Meddle, MemoryGrid, honest
 
 DATA = {"name": "synthetic", "clients": 3, "records": 60}
@@ -80,19 +82,28 @@ def deployment(folder: Path, *sections: dict[str, Any], meddle: Meddle = honest,
         new_keys(config.scheme).save(folder / "keys")
         keys = {side: {"aggregation": {"keys": str(folder / "keys" / f"{side}.key")}} for side in keys}
     nodes: dict[int, dict[str, Any]] = {}
-    for k in range(len(NAMES)):
+    names = tree["run"]["clients"]
+    if config.masks:
+        public = {name: new_identity(folder / "keys" / name) for name in names}
+        for name in names:
+            shutil.copy(folder / "keys" / "client.key", folder / "keys" / name)
+        tree = merged(tree, {"aggregation": {"identities": public}})
+    for k, name in enumerate(names):
         ledger = {"run": {"ledger": f"sqlite:///{folder}/ledger-{k}.sqlite"}}
-        mine = merged(tree, {"data": DATA}, keys["client"], ledger, own.get(f"holder_{k}", {}))
+        if config.masks:
+            keys["client"] = {"aggregation": {"keys": str(folder / "keys" / name)}}
+        data = {"data": {**DATA, "clients": len(names)}}
+        mine = merged(tree, data, keys["client"], ledger, own.get(f"holder_{k}", {}))
         write(folder / f"holder-{k}.toml", mine)
-        nodes[100 + k] = node(folder, k)
+        nodes[100 + k] = node(folder, k, name)
     server = merged(tree, keys["server"], {"run": {"deadline": 0.5, "wait": 1.0}})
     write(folder / "server.toml", server)
     return Deployment(folder, MemoryGrid(nodes, meddle), tree)
 
 
-def node(folder: Path, k: int) -> dict[str, Any]:
+def node(folder: Path, k: int, name: str = "") -> dict[str, Any]:
     """A holder's node configuration."""
-    return {"client": NAMES[k], "config": str(folder / f"holder-{k}.toml"), "folder": str(folder / f"node-{k}")}
+    return {"client": name or NAMES[k], "config": str(folder / f"holder-{k}.toml"), "folder": str(folder / f"node-{k}")}
 
 
 def write(path: Path, tree: dict[str, Any]) -> None:

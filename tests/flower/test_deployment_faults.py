@@ -135,6 +135,45 @@ def test_a_superlink_and_then_a_server_started_again_lose_nothing(tmp_path: Path
     no_release_was_made_twice(made)
 
 
+def test_with_masks_a_killed_holder_and_a_killed_server_cost_no_sum(tmp_path: Path) -> None:
+    """Three holders, all of whom every sum needs; one dies and comes back, then the server's app does."""
+    changes = {
+        "aggregation": {"scheme": "masked", "masks": True},
+        "fairness": {"tracker": "embedding"},
+        "privacy": {"epsilon": 3.0},
+        "federation": {"rounds": 3},
+    }
+    made = trial(tmp_path, changes=changes)
+    with Federation(made.logs) as federation:
+        nodes = {node.client: federation.admit(node) for node in made.nodes}
+
+        class ServerKilled(Exception):
+            pass
+
+        def holder_dies() -> None:
+            federation.processes.kill(nodes["client-2"])
+            federation.start_node(made.node("client-2"))
+
+        def server_dies() -> None:
+            federation.processes.kill(federation.executor)  # and with it the server's app
+            federation.start_executor()
+            raise ServerKilled
+
+        run = federation.submit(made.server, made.out)
+        steps = in_order(
+            Step(has_paid(made, "client-2", "updates", 0), holder_dies),
+            Step(has_paid(made, "client-3", "updates", 1), server_dies),
+        )
+        with pytest.raises(ServerKilled):
+            wait(federation, run, made.out, steps)
+        metrics = finish(federation, made)  # in the same folder: it goes on where it was
+    assert metrics["rounds"] == 3
+    for name in made.names:
+        assert same(made.model(name), made.model("client-1"))
+        assert spent(made, name) <= metrics["privacy"]["planned"]["rdp"]
+    no_release_was_made_twice(made)
+
+
 ROGUE = """
 import sys
 from flwr.app import Message

@@ -28,6 +28,7 @@ from privfair.run_names import beginning_of
 from privfair.runs.assembly import Simulation
 from privfair.runs.folder import RunDirectory
 from privfair.runs.loop import Planned, Report, RunOutcome, SimulatedRun, state_of
+from privfair.secure_aggregation.keys import FILE_NAMES, IDENTITY, load_identity, new_identity
 from privfair.util import write_bytes, write_json
 
 __all__ = ["Federation", "Node", "run_federation"]
@@ -226,14 +227,20 @@ def _write_files(simulation: Simulation, folder: Path) -> _Files:
     tables["run"] |= {"clients": names, "ledger": absolute_url(ledger_url(config.run.ledger))}
     if isinstance(tables["data"].get("path"), str):
         tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
+    keys = folder
     if config.scheme != "plain":
         keys = _keys(simulation, folder)
         (folder / "server.key").unlink(missing_ok=True)
         write_bytes(folder / "server.key", (keys / "server.key").read_bytes())
         tables["aggregation"]["keys"] = str(keys / "client.key")
     nodes = []
+    own = [folder / "identities" / f"{k:03d}" for k in range(len(names))]
+    if config.masks:
+        tables["aggregation"]["identities"] = {n: _identity(path, keys) for n, path in zip(names, own, strict=True)}
     for k, name in enumerate(names):
         path = folder / "holders" / f"{k:03d}.toml"
+        if config.masks:
+            tables["aggregation"]["keys"] = str(own[k].resolve())
         write_bytes(path, tomli_w.dumps(tables).encode())
         nodes.append(Node(name, path, folder / "holders" / f"{k:03d}"))
     server: dict[str, Any] = {**tables, "data": {"name": "synthetic"}}
@@ -243,6 +250,14 @@ def _write_files(simulation: Simulation, folder: Path) -> _Files:
     # the name that the run has in the ledger, without its division
     run_name(folder / "server", config.scheme, beginning_of(simulation.credentials.run))
     return _Files(folder / "server.toml", folder / "server", nodes)
+
+
+def _identity(folder: Path, keys: Path) -> str:
+    """The public key of a data holder, whose folder gets its own signing key beside the key that all have."""
+    if not (folder / IDENTITY).is_file():
+        write_bytes(folder / FILE_NAMES["client"], (keys / FILE_NAMES["client"]).read_bytes(), secret=True)
+        new_identity(folder)
+    return load_identity(folder).public_key().public_bytes_raw().hex()
 
 
 def _keys(simulation: Simulation, folder: Path) -> Path:
