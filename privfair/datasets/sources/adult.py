@@ -96,16 +96,21 @@ RELATIONSHIP = Categorical(
 )
 EDUCATION = Categorical(
     "education",
-    tuple(
-        ["Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool"]
+    (
+        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th",
+        "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
     ),
-)
+)  # fmt: skip
 COUNTRY = Categorical(
     "native-country",
-    tuple(
-        ["United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)", "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland", "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador", "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia", "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands"]
+    (
+        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)",
+        "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland",
+        "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador",
+        "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia",
+        "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
     ),
-)
+)  # fmt: skip
 # Edges of bins: five years; the classes of hours at work that the Bureau of Labor Statistics publishes from this
 # survey; none, and round numbers of dollars.
 AGES = tuple(range(20, 75, 5))
