@@ -245,6 +245,12 @@ def plain_columns(conditions: Mapping[str, str], table: Table) -> set[str]:
     return {rule for rule in conditions.values() if rule in table}
 
 
+def conditioned(conditions: Mapping[str, Any]) -> list[str]:
+    """The columns that rules are about, as far as the rules alone tell."""
+    rules = [rule.strip() for rule in conditions.values() if isinstance(rule, str)]
+    return [parts["column"] if (parts := _RULE.match(rule)) else rule for rule in rules]
+
+
 def compared_columns(conditions: Mapping[str, str], table: Table) -> list[str]:
     """The columns that are compared with numbers."""
     rules = [_RULE.match(rule.strip()) for rule in conditions.values() if isinstance(rule, str) and rule not in table]
