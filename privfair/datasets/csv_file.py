@@ -96,7 +96,48 @@ def load(
     Groups: without a schema, records without a value of a sensitive column are a group of their own, "other"; with
     `unknown` = "drop" they are left out, with "error" there must be none.
     """
-    table = _read(path, delimiter, quote, encoding)
+    return from_table(
+        _read(path, delimiter, quote, encoding),
+        seed=seed,
+        test_fraction=test_fraction,
+        label=label,
+        sensitive=sensitive,
+        client=client,
+        features=features,
+        test=test,
+        id=id,
+        conditions=conditions,
+        schema=schema,
+        task=task,
+        positive=positive,
+        label_range=label_range,
+        decimal=decimal,
+        thousands=thousands,
+        unknown=unknown,
+    )
+
+
+def from_table(
+    table: Table,
+    *,
+    seed: int,
+    test_fraction: float,
+    label: str,
+    sensitive: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    test: str | None = None,
+    id: str | None = None,
+    conditions: Mapping[str, str] | None = None,
+    schema: str | Path | Mapping[str, Any] | None = None,
+    task: str = "binary",
+    positive: Any = None,
+    label_range: Sequence[float] | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    unknown: str | None = None,
+) -> Federation:
+    """The federation of a table that has been read, with the options of `load`."""
     form = NumberFormat.read(decimal, thousands)
     roles = read_roles(table, label, sensitive, client, test, id, {} if conditions is None else conditions)
     declaration = _declaration(schema, task, positive, label_range, unknown)

@@ -27,6 +27,7 @@ from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.codec import TREE, Arrays, Codec, FloatArray, with_tree
 from privfair.config import Config
 from privfair.datasets.columns import Encoder
+from privfair.datasets.registry import find
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.exchange import Absence, Memory
@@ -242,6 +243,9 @@ class _Log:
         return history, absent
 
 
+FIRST_ENCODING = {"adult": "compact", "credit": "compact"}  # of runs whose configuration does not name one
+
+
 class RunDirectory:
     """One run on disk."""
 
@@ -258,6 +262,8 @@ class RunDirectory:
         tables = config.as_tables()
         if isinstance(tables["data"].get("path"), str):  # the run can be resumed from any folder
             tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
+        if config.data.name in FIRST_ENCODING:  # the default of this version may not be that of the next
+            tables["data"].setdefault("encoding", find(config.data.name).options()["encoding"])
         if config.privacy.enabled:  # and to one ledger it belongs
             tables["run"]["ledger"] = absolute_url(ledger_url(config.run.ledger))
         directory = RunDirectory(path)
@@ -284,8 +290,12 @@ class RunDirectory:
         return RunDirectory(path)
 
     def read_config(self) -> Config:
-        """The run's resolved configuration."""
-        return Config.read(self.path / "config.toml")
+        """The run's resolved configuration; the encoding of data is that of the version that began the run."""
+        found = Config.read(self.path / "config.toml")
+        name = found.data.name
+        if name not in FIRST_ENCODING or "encoding" in found.data.options:
+            return found
+        return found.model_copy(update={"data": found.data.model_copy(update={"encoding": FIRST_ENCODING[name]})})
 
     def read_privacy(self) -> dict[str, Any]:
         """The privacy statement."""
@@ -333,7 +343,7 @@ class RunDirectory:
 
     def _digest(self) -> str:
         """Of the configuration, which a private run must not change on its way."""
-        text = json.dumps(self.read_config().as_tables(), sort_keys=True)
+        text = json.dumps(Config.read(self.path / "config.toml").as_tables(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read_identity(self) -> tuple[str, KeyPair | None, str | None] | None:

@@ -91,7 +91,8 @@ def configured(folder: Path, run: dict[str, Any]) -> Path:
         "schema": {
             "numeric": {"score": [-4.0, 4.0]}, "positive": "1",
             "categories": {
-                "sex": {"values": ["F", "M"], "unknown": "drop"}, "age": {"values": ["old", "young"], "unknown": "drop"},
+                "sex": {"values": ["F", "M"], "unknown": "drop"},
+                "age": {"values": ["old", "young"], "unknown": "drop"},
                 "branch": {"values": ["north", "south", "west"], "unknown": "drop"},
             },
         },

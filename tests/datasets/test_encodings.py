@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
+from privfair.config import Config
 from privfair.datasets import Encoder, load
 from privfair.datasets.columns import Numeric
 from privfair.datasets.sources import adult, credit
+from privfair.runs.folder import RunDirectory
 
 PERSON = {
     "age": "37", "workclass": "Private", "education": "HS-grad", "education-num": "9",
@@ -151,6 +153,16 @@ def test_what_is_sensitive_is_no_feature_unless_asked_for(tmp_path, monkeypatch)
         load("adult", encoding="fulll")
     with pytest.raises(InputError, match="encoding must be one of full, compact"):
         load("credit", encoding="binned")
+
+
+def test_a_run_keeps_the_encoding_that_it_was_begun_with(tmp_path) -> None:
+    """Runs of earlier versions do not name it."""
+    config = Config.build({"data": {"name": "credit", "by": "marriage"}})
+    directory = RunDirectory.create(tmp_path / "run", config)
+    assert directory.read_config().data.options == {"by": "marriage", "encoding": "full"}
+    file = tmp_path / "run" / "config.toml"
+    file.write_text(file.read_text().replace('encoding = "full"\n', ""))
+    assert directory.read_config().data.options == {"by": "marriage", "encoding": "compact"}
 
 
 # ---- Bins that the owner of a table declares.
