@@ -432,7 +432,7 @@ def guessed(look: Look) -> str:
     parts.append(f"sensitive {found.sensitive!r}{why('sensitive')}, {groups.distinct} groups")
     parts[1] += f", and {groups.missing} records in none" if groups.missing else ""
     parts.append(f"client {found.client!r}{why('client')}, {holders} of them" if found.client else "one client")
-    parts.append(f"features {', '.join(found.features)}")
-    if found.left_out:
-        parts.append("left out " + ", ".join(f"{name} ({reason})" for name, reason in found.left_out.items()))
+    parts.append(f"features {', '.join(found.features)} (CHECK: none may be known only after the outcome)")
+    for reason in dict.fromkeys(found.left_out.values()):
+        parts.append(f"left out, {reason}: {_shown([n for n, why in found.left_out.items() if why == reason])}")
     return "guessed: " + "; ".join(parts) + "."

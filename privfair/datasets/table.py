@@ -184,6 +184,8 @@ def _notes(found: Delimited) -> Iterable[str]:
     if found.without_name:
         places = ", ".join(map(str, found.without_name))
         yield f"Columns without a name and without values were left out: {places}."
+    if found.copies:
+        yield f"Columns that came twice, with the same values, were read once: {', '.join(found.copies)}."
     if found.spread:
         first, last = found.spread[0]
         yield (
