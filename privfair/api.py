@@ -122,7 +122,7 @@ def train(
             raise InputError("run.engine", rule, resolved.run.engine, "Data holders read their data themselves.")
         simulation = build(resolved, dataset, notion)  # before anything is written: bad input leaves no trace
         where = out if out is not None else resolved.run.out
-        kept = None if where is None else RunDirectory.create(Path(where), resolved)
+        kept = None if where is None else RunDirectory.create(Path(where), simulation.config)
     try:
         if kept is not None and resume is None:
             _keep_identity(kept, simulation)

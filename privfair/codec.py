@@ -136,7 +136,9 @@ IntArray = Annotated[NDArray[np.int64], Array(np.int64)]
 IntVector = Annotated[NDArray[np.int64], Array(np.int64, dimensions=1)]
 IntMatrix = Annotated[NDArray[np.int64], Array(np.int64, dimensions=2)]
 # what an object remembers: mostly floats, and some counters
-Remembered = Annotated[NDArray[np.floating[Any]], Array(np.float64, np.float32, np.int64, np.uint64, np.bool_)]
+Remembered = Annotated[
+    NDArray[np.floating[Any]], Array(np.float64, np.float32, np.int64, np.uint64, np.uint8, np.bool_)
+]
 Payload = Annotated[bytes, _Bytes(np.uint8)]
 Whole = Annotated[int, _Whole(np.int64)]  # of a fixed length, whatever its value
 Bound = Annotated[float, AllowInfNan(True), Field(ge=0)]  # a bound may be infinite, and is a number

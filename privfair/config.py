@@ -82,7 +82,7 @@ class FairnessConfig(Section):
     )  # the largest gap of the notion between decisions in the population; in place of lambda
     kernel: str = "energy"
     # what is shared of a group each round: scores of some records, or the mean of features of all scores
-    tracker: Literal["samples", "embedding"] = "samples"
+    tracker: Literal["samples", "embedding"] | None = None  # settled when a run begins
     samples: int = Field(100, ge=1, le=MOST_RECORDS)
     features: int | None = Field(None, ge=1, le=64)  # embedding: default as many as the kernel needs
     quotas: Literal["random", "largest_remainder"] = "random"
@@ -108,7 +108,9 @@ class FederationConfig(Section):
     server_learning_rate: float | None = Field(None, gt=0, le=MOST_STEP)
     clients_per_round: int | None = Field(None, ge=1, le=MOST_RECORDS)
     drift_correction: Literal["none", "own", "shared"] = "none"
-    lagged_scores: bool = False  # scores under the model of the round before: one exchange a round instead of two
+    # scores, or sums of features, under the model of the round before: they leave with its updates, in one exchange;
+    # default: with masks on Flower, where each exchange takes seconds and each sum two of them
+    lagged_scores: bool | None = None
     proximal: float = Field(0.01, ge=0, le=MOST_STEP)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0, le=MOST_STEP)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0, le=MOST_STEP)
@@ -242,6 +244,18 @@ class Config(Section):
         return self.masks and self.run.engine == "stacked"
 
     @property
+    def lagged(self) -> bool:
+        """Whether what is shared for fairness is that under the model of the round before."""
+        asked = self.federation.lagged_scores
+        far = self.masks and self.run.engine.startswith("flower") and self.federation.method == "mmd_fedavg"
+        return far if asked is None else asked
+
+    @property
+    def joins_features(self) -> bool:
+        """Whether lagged features are in one vector with the updates: under masks, so that there is one sum."""
+        return self.lagged and self.masks and self.fairness.tracker == "embedding"
+
+    @property
     def shares_noise(self) -> bool:
         """Whether clients add only a share of the noise of sums each: where asked for, and with masks unless not."""
         asked = self.privacy.distributed_noise
@@ -287,30 +301,27 @@ class Config(Section):
         merged = with_overrides(tree, overrides)
         _declare_records(merged)
         try:
-            config = Config.model_validate(merged)
+            return Config.model_validate(merged)
         except ValidationError as error:
             raise _explained(error) from None
-        return config._with_summed_counts()
 
-    def _with_summed_counts(self) -> Config:
-        """With Gaussian noise on counts where they are totals in shares, which Laplace noise has none of."""
-        privacy = self.privacy
-        if not self.sums_counts:
-            return self
-        for key in ("counts", "evaluation"):
-            if key in privacy.model_fields_set and getattr(privacy, key) == "laplace":
-                rule = "must be gaussian with masks: shares of Laplace noise do not add up to Laplace noise"
-                remedy = f'Set privacy.{key} = "gaussian", or aggregation.masks = false.'
-                raise InputError(f"privacy.{key}", rule, "laplace", remedy)
-        if privacy.counts == "public":
-            return self
-        return self.model_copy(update={"privacy": privacy.model_copy(update={"counts": "gaussian"})})
+    @property
+    def undecided(self) -> tuple[tuple[str, str], ...]:
+        """(section, key) of unnamed keys whose being named would decide more than their value, in an open question.
+
+        To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks.
+        """
+        tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
+        masks = (("privacy", "counts"),) if self.aggregation.masks is None else ()
+        return tuple(found for found in (*tracker, *masks) if found[1] not in getattr(self, found[0]).model_fields_set)
 
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""
         tables = self.model_dump(mode="json", by_alias=True)
         if not self.privacy.enabled:  # keys without effect are not written
             tables["privacy"] = self.privacy.model_dump(mode="json", exclude_unset=True)
+        for section, key in self.undecided:
+            tables[section].pop(key, None)
         return {name: {k: v for k, v in table.items() if v is not None} for name, table in tables.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from accountant.errors import InputError
 from privfair.codec import MOST_HEADER, Codec, FloatArray, IntVector, Tagged
 from privfair.deployment import holder_state
 from privfair.deployment.holder_state import HolderState
-from privfair.deployment.sums import FeatureSum, Sums
+from privfair.deployment.sums import FeatureSums, Sums
 from privfair.fairness.tracking import NoisyScores, SealedFeatures, SharedFeatures, SharedScores
 from privfair.federated.exchange import (
     Absence,
@@ -276,9 +276,14 @@ def test_sums_there_and_back(
     folder = tmp_path_factory.mktemp("sums")
     kept = Sums(folder).keep(3, total, share, step)
     require_same(Sums(folder).get(3), kept)
-    kept_features = FeatureSum(folder / "features.npz")
+    kept_features = FeatureSums(folder / "features")
     kept_features.kept(5, lambda: features)
+    kept_features.kept(6, lambda: FEATURES)
     require_same(kept_features.kept(5, lambda: pytest.fail("it is there")), features)
+    require_same(kept_features.get(6), FEATURES)
+    (folder / "features" / "000006.npz").replace(folder / "features.npz")  # the one sum that version 0.2 kept
+    require_same(kept_features.get(6), FEATURES)
+    assert kept_features.get(7) is None
 
 
 def test_more_cells_than_digits_would_sort() -> None:
@@ -364,6 +369,7 @@ SEALED = Sealed(2, b"\x00sum", 0.1 + 0.2)
 ASK = ScoresRequest(4, SEALED, np.array([3, 0]), ScoreRelease(SCORES, np.array([0.1, 0.0])))
 PRIVATE = PrivateWork(2, 0.1, 1.1, 1.0, 12.5, 0.05)
 TRAIN = TrainRequest(4, SEALED, Tracked(SHARED), PRIVATE, 1 / 3)
+LATE = EmbeddingsRequest(5, Sealed(0, b""), np.array([1, 0]), VectorNoise(7.5, 8, 1.9, 512, 3))
 CLIENTS = UpdateRelease(1.5, 0.3, VectorNoise(7.5, 99_000, 2.0, 2**19, 4))
 SENT: list[Asked] = [
     UnmaskSumRequest(4, np.array([0, 2]), b"c" * 32, b"s" * 64, b"x" * 49),
@@ -372,6 +378,7 @@ SENT: list[Asked] = [
     ASK,
     EmbeddingsRequest(4, SEALED, np.array([1, 0]), VectorNoise(7.5, 8, 1.9, 512)),
     TrainRequest(4, SEALED, Tracked(FEATURES, "own"), PRIVATE, 1 / 3),
+    replace(TRAIN, objective=Tracked(replace(FEATURES, total=b"", within=2)), features=LATE),
     TRAIN,
     TrainRequest(0, MODEL, Reweighted(np.ones((2, 2))), LocalWork(1, None, 0.1), 0.5, 0.5, True, 0.7),
     TrainRequest(0, Sealed(1, b"s", 1.0, 1e-6), Task(), LocalWork(1, 10, 0.1), 0.5, release=CLIENTS),

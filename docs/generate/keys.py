@@ -48,7 +48,9 @@ KEYS = {
     "federation.clients_per_round": "How many clients train in a round; by default all.",
     "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
     "stable for a large λ. Not with DP-SGD.",
-    "federation.lagged_scores": "Scores under the model of the round before: one exchange a round instead of two.",
+    "federation.lagged_scores": "Scores, or sums of features, under the model of the round before: they leave with its "
+    "updates, so that a round has one exchange instead of two, and under masks two instead of four. Unset: true with "
+    "masks on Flower, else false; a run's `config.toml` has the value.",
     "federation.proximal": "μ of FedProx.",
     "federation.agnostic_step": "Step γτ of the clients' weights (agnostic).",
     "federation.fairfed_beta": "β of FairFed.",

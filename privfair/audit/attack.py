@@ -204,6 +204,7 @@ def prepare(
         federation = load_configured(config)
     with not_remembered():
         simulation = build(config, federation)
+    config = simulation.config  # settled
     try:
         if simulation.spec.planner is None:
             raise InputError("privacy", "must be on", "off")
@@ -241,8 +242,9 @@ def _fixed(config: Config, release_plan: ReleasePlan, rate: float | None) -> Con
         privacy |= {"sampling_rate": release_plan.updates.sampling_rate, "local_steps": release_plan.updates.steps}
     tables = config.as_tables()
     tables["privacy"] = {k: v for k, v in privacy.items() if v is not None}
-    for key in ("keys", "masks", "colluders", "smallest_cohort"):
+    for key in ("keys", "colluders", "smallest_cohort"):
         tables["aggregation"].pop(key, None)
+    tables["aggregation"]["masks"] = False
     if release_plan.noise_is_shared or config.scheme == "masked":  # with shares, encryption would take minutes
         tables["aggregation"] |= {"scheme": "plain", "quantise": True}
     return Config.build(tables)
@@ -253,6 +255,7 @@ def _with_masks(fixed: Config, cohort: Cohort) -> Config:
     tables = fixed.as_tables()
     tables["aggregation"] |= {"scheme": "masked", "masks": True, "quantise": False}
     tables["aggregation"] |= {"colluders": cohort.colluders, "smallest_cohort": cohort.smallest}
+    tables["federation"]["lagged_scores"] = False  # each channel is attacked in a vector of its own: the same noise
     tables["run"]["engine"] = "stacked"
     return Config.build(tables)
 

@@ -21,7 +21,7 @@ from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.config import Config
 from privfair.federated.algorithms.mmd_fedavg import shares_features, takes_part
-from privfair.federated.messages import Embeddings, EmbeddingsRequest
+from privfair.federated.messages import Embeddings, EmbeddingsRequest, TrainRequest
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.entropy import Entropy
@@ -41,7 +41,17 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
     def planned(
         self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int
     ) -> EmbeddingsRequest | None:
-        """The sums of the cells that are large enough; with shared noise also from clients that add noise alone."""
+        """The sums of the cells that are large enough; with shared noise also from clients that add noise alone.
+
+        None where they travel with the updates of the round before (`TrainRequest.features`).
+        """
+        within = number is not None and 0 < number <= schedule.rounds_with_features
+        return None if within else self.asked(release_plan, schedule, number, client)
+
+    def asked(
+        self, release_plan: ReleasePlan, schedule: Schedule, number: int | None, client: int
+    ) -> EmbeddingsRequest | None:
+        """What a client is asked for this round, by itself or with its update of the round before."""
         planned = release_plan.embedding
         if number is None or (planned is None and schedule.exact != "features"):
             return None
@@ -66,6 +76,15 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
             round_number=request.round,
         )
         return Embeddings(sent)
+
+    def behind_update(self, request: TrainRequest, client: Client) -> FloatArray | None:
+        """The vector that leaves behind the change of an update; None where the plan has none of this client."""
+        asked = request.features
+        if asked is None:
+            return None
+        scores = client.scores(request.model, private=asked.release is not None)
+        entropy = client.entropy(EMBEDDINGS, asked.round)
+        return client.features.vector(scores, client.data.membership, asked.cells, asked.release, entropy)
 
     def spends(self, request: EmbeddingsRequest, holder: PriceList) -> tuple[Spend, ...]:
         """One row for each cell: every record of it is in the sum. For a whole client one row of all cells."""

@@ -35,6 +35,7 @@ from privfair.channels.base import (
     equal,
     require,
 )
+from privfair.channels.features import FeaturesChannel
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.clients.training import Trained, sum_gradients, train_locally, train_privately
@@ -100,6 +101,9 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             correct=schedule.correct,
             release=release_plan.release(client),
             gradient=release_plan.gradient,
+            features=FeaturesChannel().asked(release_plan, schedule, number + 1, client)
+            if number < schedule.rounds_with_features
+            else None,
         )
 
     # ---- at the client
@@ -109,7 +113,9 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         objective = request.objective
         if not isinstance(objective, Tracked) or not isinstance(objective.shared, SealedFeatures):
             return request
-        shared = client.features.open(objective.shared, request.round)
+        if objective.shared.within is not None:
+            client.replica.at(request.model)  # opens the sum that has them
+        shared = client.features.open(objective.shared, request.round, client.replica)
         return replace(request, objective=replace(objective, shared=shared))
 
     def respond(self, request: TrainRequest, client: Client, entropy: Entropy) -> Update:
@@ -142,7 +148,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         With SCAFFOLD's new control variate (option II) where asked for, which the client keeps. Gradients that are
         summed in whole numbers go down: their sum's negative leaves, and whoever opens the sum knows the step size.
         """
-        start, replica = at.values, client.replica
+        start, replica, features = at.values, client.replica, FeaturesChannel().behind_update(request, client)
         noisy: NDArray[np.int64] | None = None
         if request.gradient is not None:
             if trained.gradients is None:
@@ -152,7 +158,8 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             with np.errstate(over="ignore", invalid="ignore"):  # must not raise: an error would reveal something
                 noisy = request.release.message(trained.parameters - start, entropy)
         if noisy is not None:
-            return Update(replica.noisy_contribution(noisy, client=client.index, round_number=request.round))
+            about = {"client": client.index, "round_number": request.round}
+            return Update(replica.noisy_contribution(noisy, **about, features=features))
         delta = trained.parameters - start
         control = None
         if shift is not None and client.control is not None and at.control is not None:
@@ -168,14 +175,24 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             name = f"update of client {client.name!r}"
             raise InputError(name, "must be finite", "nan or inf", "Try a smaller learning rate.")
         sent = replica.contribution(
-            delta, control, snapshot, request.weight, client=client.index, round_number=request.round
+            delta,
+            control,
+            snapshot,
+            request.weight,
+            client=client.index,
+            round_number=request.round,
+            features=features,
         )
         return Update(sent)
 
     # ---- the price
 
     def spends(self, request: TrainRequest, holder: PriceList) -> tuple[Spend, ...]:
-        """One row: of every step of DP-SGD, or of the whole update."""
+        """One row: of every step of DP-SGD, or of the whole update; and those of the features that leave with it."""
+        beside = () if request.features is None else FeaturesChannel().spends(request.features, holder)
+        return (*self._own_spends(request, holder), *beside)
+
+    def _own_spends(self, request: TrainRequest, holder: PriceList) -> tuple[Spend, ...]:
         work, release = request.work, request.release
         if release is not None:  # of the largest weight, whatever its own: nobody pays more
             event = holder.in_shares(release.noise, lambda noise: noise.event(holder.adjacency, Unit.CLIENT))
@@ -231,6 +248,9 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         require(same, "The training is not asked for as agreed: clipping and noise.")
         same = found.participation == planned.participation
         require(same, "The training is not asked for as agreed: participation.")
+        require((found.features is None) == (planned.features is None), "The features are not asked for as agreed.")
+        if found.features is not None and planned.features is not None:
+            FeaturesChannel().require_agreed(found.features, planned.features, release_plan, run)
         require(found.correct == planned.correct, "The training is not asked for as agreed: control variates.")
         snapshot = found.snapshot_at is not None
         require(snapshot == run.algorithm.snapshots, "The training is not asked for as agreed: snapshots.")
@@ -238,7 +258,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             require(close(found.weight, planned.weight), "The weight is not that of the released counts.")
         most = 1 / planned.participation
         require(0 <= found.weight <= most * (1 + 1e-9), "The weight is no share of a whole.")
-        _require_objective(found.objective, release_plan, run)
+        _require_objective(found.objective, found.round, release_plan, run)
 
     def check_reply(self, request: TrainRequest, reply: Update, client: str, form: ReplyCheck) -> None:
         """A contribution of the right size; from another machine one that can be added, and, if opened, is finite."""
@@ -351,7 +371,7 @@ def multiplier_for(needed: float, count: int) -> float:
     return found * (1 + 1e-12)
 
 
-def _require_objective(objective: Objective, release_plan: ReleasePlan, run: AgreedRun) -> None:
+def _require_objective(objective: Objective, number: int, release_plan: ReleasePlan, run: AgreedRun) -> None:
     """Raise `Declined` unless the objective is that of the agreed method, kernel and strength."""
     method, fairness = run.config.federation.method, run.config.fairness
     require(isinstance(objective, OBJECTIVES[method]), f"{method} has another objective.")
@@ -370,6 +390,8 @@ def _require_objective(objective: Objective, release_plan: ReleasePlan, run: Agr
             (shared.shares >= 0).all() and (shared.shares <= reported).all()
         )
         require(within, "The shared features are not those of the agreed groups.")
+        lag = 0 < number <= run.plan.rounds_with_features
+        require(lag or shared.within is None, "The shared features are not in the agreed sum.")
     elif isinstance(shared, SharedScores) and isinstance(algorithm, MmdFedAvg):
         same = (shared.kernel, shared.strength) == (fairness.kernel, fairness.strength)
         require(same and objective.drift == run.config.federation.drift_correction, other)

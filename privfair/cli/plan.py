@@ -76,9 +76,9 @@ def plan(
 
 
 def _report(run: PlannedRun, *, budgeted: bool) -> dict[str, Any]:
-    from privfair.privacy.plan_report import plan_report
+    from privfair.runs.loop import report_of
 
-    found = plan_report(run.config, run.release_plan, run.planner, budgeted=budgeted, counted=run.counted)
+    found = report_of(run.spec, run.release_plan, budgeted=budgeted, counted=run.counted)
     if not run.counted:
         found["notes"].append(
             "No size is declared (data.records = N). The price does not depend on it; how many scores are shared, and "

@@ -29,6 +29,8 @@ def print_plan(console: Console, plan: dict[str, Any]) -> None:
     for row in plan["channels"]:
         table.add_row(*map(escape, (row["channel"], row["noise"], row["sampling"])), _epsilon(row["epsilon"]))
     console.print(table)
+    for choice in plan["choices"]:
+        console.print(f"chosen for you: {choice['text']}", style="dim", markup=False)
     for line in plan["notes"]:
         console.print(line, style="dim", markup=False)
 

@@ -7,7 +7,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from accountant.errors import InputError
 from privfair.fairness.tracking import EmbeddingPlan, SealedFeatures, SharedFeatures, opened_features
+from privfair.federated.model_state import Replica
 from privfair.mechanisms.entropy import Entropy
 from privfair.mechanisms.vector_release import VectorNoise, grid_sum
 from privfair.secure_aggregation import ClientAggregator
@@ -37,7 +39,19 @@ class Embedder:
         client: int = 0,
         round_number: int = 0,
     ) -> bytes:
-        """Σ ψ(score) over the records of each asked cell, with noise, as a contribution to the sum of all clients.
+        """What `vector` gives, as a contribution to the sum of all clients."""
+        values = self.vector(scores, membership, cells, noise, entropy)
+        return self._aggregator.contribute(values, 1.0, client=client, number=round_number, round_number=round_number)
+
+    def vector(
+        self,
+        scores: FloatArray,
+        membership: NDArray[np.bool_],
+        cells: NDArray[np.int64],
+        noise: VectorNoise | None,
+        entropy: Entropy,
+    ) -> FloatArray:
+        """Σ ψ(score) over the records of each asked cell, with noise, one cell behind the other.
 
         Its form depends on the plan alone: cells that are left out by public rule are 0, or, where noise comes in
         shares that others count on, noise alone.
@@ -54,9 +68,7 @@ class Embedder:
                 total[cell] = noise.release(self._in_room(grid_sum(mine, noise.steps), noise), entropy)
             else:
                 total[cell] = grid_sum(mine, self.plan.steps) if self._whole else mine.sum(axis=0)
-        return self._aggregator.contribute(
-            total.reshape(-1), 1.0, client=client, number=round_number, round_number=round_number
-        )
+        return total.reshape(-1)
 
     def _in_room(self, whole: NDArray[np.int64], noise: VectorNoise) -> NDArray[np.int64]:
         """The sum, cut before its noise, which others count on. No two sums get farther apart by that.
@@ -70,8 +82,15 @@ class Embedder:
         """The sum of a round's vectors in a message, in steps of the grid; one of too few clients is refused."""
         return self._aggregator.open(message, "sum of features", number=round_number, least=self.plan.cohort)
 
-    def _opened(self, sealed: SealedFeatures, round_number: int = 0) -> SharedFeatures:
-        """The mean features of the round."""
+    def _opened(self, sealed: SealedFeatures, round_number: int = 0, replica: Replica | None = None) -> SharedFeatures:
+        """The mean features of the round; `replica`: has opened the sum of updates that they may be in."""
         size = len(sealed.shares) * self.plan.unit.count
-        total = self.total(sealed.total, round_number) if sealed.total else np.zeros(size)
+        total: FloatArray = np.zeros(size)
+        if sealed.within is not None:
+            if sealed.total or replica is None or replica.round != sealed.within:
+                rule = "must be those in the last sum of updates that was opened"
+                raise InputError("sum of features", rule, f"those in sum {sealed.within}")
+            total = replica.features
+        elif sealed.total:
+            total = self.total(sealed.total, round_number)
         return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)

@@ -42,6 +42,7 @@ from privfair.deployment.protocol import (
     require_kind,
     schema_to_text,
     sealed,
+    settled_plan,
     shared_plan,
     text,
 )
@@ -380,9 +381,10 @@ class Holder:
         if name not in names:
             raise InputError("client", f"must be one of run.clients, {', '.join(names)}", name)
         require_decided(config)
-        self.config, self.name, self.folder, self.me = config, name, folder, names.index(name)
+        self.name, self.folder, self.me = name, folder, names.index(name)
         self.federation = own_records(config, name) if federation is None else federation
         self.spec = RunSpec.of(config, self.federation.schema, len(names))
+        self.config = config = self.spec.config
         if self.spec.planner is not None:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
@@ -428,7 +430,7 @@ class Holder:
         theirs = json.loads(text(message, "plan"))
         if not isinstance(theirs, dict):
             raise Declined("The plan is not a table.")
-        apart = differences(shared_plan(self.config), theirs)
+        apart = differences(shared_plan(self.config), settled_plan(theirs, self.federation.schema))
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
         if self._memory(run) is None:

@@ -18,6 +18,7 @@ from privfair.codec import Codec
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.messages import Sealed
+from privfair.runs.defaults import settle
 from privfair.util import ARITHMETIC, installed
 
 VERSION = 2
@@ -108,6 +109,7 @@ def read_sums(envelope: Mapping[str, Value]) -> list[Sealed]:
 
 SHARED = ("model", "fairness", "federation", "privacy", "aggregation", "run")
 OWN = {"privacy.dataset", "privacy.require_budget", "aggregation.keys"}
+VERSION_OF = "version of "
 SHARED_OF_RUN = ("seed", "dtype", "reproducible_noise", "clients")  # the rest of [run] is everybody's own, as is [data]
 
 
@@ -118,12 +120,29 @@ def shared_plan(config: Config) -> dict[str, Any]:
     """
     tables = config.model_dump(mode="json", by_alias=True)
     found = {f"{section}.{key}": value for section in SHARED for key, value in tables[section].items()}
+    found |= {f"{section}.{key}": None for section, key in config.undecided}
     own_of_run = {f"run.{key}" for key in tables["run"]} - {f"run.{key}" for key in SHARED_OF_RUN}
     plan = {name: value for name, value in found.items() if name not in OWN | own_of_run}
     versions = installed()
     # "2.4.0+cpu" is 2.4.0: how it was built does not matter here
-    same = {f"version of {package}": (versions[package] or "").partition("+")[0] for package in ARITHMETIC}
+    same = {f"{VERSION_OF}{package}": (versions[package] or "").partition("+")[0] for package in ARITHMETIC}
     return {**plan, "aggregation.scheme": config.scheme, **same}
+
+
+def settled_plan(plan: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """The plan of a server, which sees no schema before it is compared, as it will be when its run is settled."""
+    tables: dict[str, dict[str, Any]] = {section: {} for section in SHARED}
+    for name, value in plan.items():
+        section, _, key = name.partition(".")
+        if section in tables and value is not None:
+            tables[section][key] = value
+    try:
+        config = Config.build(tables)
+        settled = settle(config, schema, len(holders(config))).config
+    except InputError:  # of another version, or one that no run can have: shown as it is
+        return dict(plan)
+    known = shared_plan(settled)
+    return {name: value if name.startswith(VERSION_OF) else known.get(name, value) for name, value in plan.items()}
 
 
 def differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

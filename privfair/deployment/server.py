@@ -13,7 +13,7 @@ import numpy as np
 from privfair.config import Config
 from privfair.deployment.protocol import holders, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
-from privfair.deployment.sums import FeatureSum, Recorded, Sums
+from privfair.deployment.sums import FeatureSums, Recorded, Sums
 from privfair.fairness.released import released_figures
 from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
@@ -122,6 +122,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     remote = Remote(link, names, run=run, plan=plan, sums=Sums(folder / "sums"), deadline=deadline, wait=wait)
     schema = schema_from_text(remote.gather(config.run.min_clients or len(names)))
     spec = RunSpec.of(config, schema, len(names))
+    config = spec.config
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything
     parameters, adders = spec.model().parameters(), spec.server_side(keys)
@@ -133,7 +134,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
         HeldByClients() if replica is None else HeldByServer(replica),
         spec.negotiator(),
         least_trained=config.run.min_clients or 1,
-        kept=FeatureSum(folder / "features.npz").kept,
+        kept=FeatureSums(folder / "features").kept,
     )
     return ServerRun(folder, spec, remote, server, replica)
 

@@ -40,7 +40,7 @@ class _Kept:
 
 
 _sums = Codec[Sealed](Sealed, "sum", what="sum", earlier=_earlier_sum)
-_kept = Codec[_Kept](_Kept, "sum of features", what="features.npz", earlier=_earlier_features)
+_kept = Codec[_Kept](_Kept, "sum of features", what="sum of features", earlier=_earlier_features)
 
 
 class Sums:
@@ -74,25 +74,32 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class FeatureSum:
-    """The last sum of features, on the server's disk before anybody sees it.
+class FeatureSums:
+    """The sum of features of every round, on the server's disk before anybody sees it.
 
     A server that stops in the middle of a round has sent that sum to some clients. If it asked again, somebody
     might be away: two sums of the same vectors, one without that client's, tell its own, with no more noise than
-    its share.
+    its share. Sums of rounds that are over stay, for clients that were away; where the features are in a sum of
+    updates (`SealedFeatures.within`), that sum is among the others.
     """
 
-    path: Path
+    folder: Path
+
+    def get(self, number: int) -> SealedFeatures | None:
+        """The sum that the training of this round follows, if it is there."""
+        paths = (self.folder / f"{number:06d}.npz", self.folder.with_suffix(".npz"))  # the latter up to version 0.2
+        for path in paths:
+            if path.is_file() and (kept := _kept.from_arrays(read_arrays(path))).round == number:
+                return kept.features
+        return None
 
     def kept(self, number: int, make: Callable[[], SealedFeatures]) -> SealedFeatures:
         """The sum of this round: the one that is written down, or a new one, which then is."""
-        if self.path.is_file():
-            kept = _kept.from_arrays(read_arrays(self.path))
-            if kept.round == number:
-                return kept.features
-        made = make()
-        write_arrays(self.path, _kept.to_arrays(_Kept(number, made)))
-        return made
+        found = self.get(number)
+        if found is None:
+            found = make()
+            write_arrays(self.folder / f"{number:06d}.npz", _kept.to_arrays(_Kept(number, found)))
+        return found
 
 
 @dataclass

@@ -16,13 +16,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from privfair.codec import FloatArray, Payload
+from privfair.codec import FloatArray, Payload, unless
 from privfair.fairness.notions import Cells, Counts
 from privfair.kernels.base import Kernel
 from privfair.kernels.families import parse_kernel
@@ -150,15 +150,18 @@ class EmbeddingPlan:
 class SealedFeatures:
     """What the server broadcasts for a round: the sum of the clients' vectors, encrypted or not, for them to open.
 
-    `shares`: of each cell the released number of records of those clients whose vectors are in the sum.
+    `shares`: of each cell the released number of records of those clients whose vectors are in the sum. `within`: the
+    number of the sum of updates that has the features behind them, and is the last that clients have opened; `total` is
+    then empty.
     """
 
     kernel: str
     strength: float  # λ
-    total: Payload  # empty: no client sent anything
+    total: Payload  # empty: no client sent anything, or the features are in another sum
     shares: FloatArray
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
+    within: Annotated[int | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)

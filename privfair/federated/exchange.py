@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from privfair.federated.release_plan import ReleasePlan
 
 Memory = Mapping[str, Remembered]  # what a server-side object remembers between rounds; all of it is in the checkpoint
+Replies = Mapping[int, Reply | Missing]  # by client
 Ask = Callable[
     [Sequence[int], Callable[[int], Asked]], list[Answered]
 ]  # (clients, request for each) -> replies in order
@@ -135,11 +136,17 @@ class Algorithm(Protocol):
         ...
 
     def beside(self, state: ServerState) -> Mapping[int, Request]:
-        """What clients are asked together with training; nothing, unless scores lag a round behind."""
+        """What clients are asked together with training; nothing, unless what they share lags a round behind."""
         ...
 
-    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
-        """What it remembers of the answers to `beside`, by client."""
+    def received(
+        self, state: ServerState, memory: Memory, replies: Replies, stepped: Sequence[int], ask: Ask
+    ) -> Memory:
+        """What it remembers of the answers to `beside`, by client; `state` has the new model.
+
+        `stepped`: whose updates are in the sum whose step was taken; nobody, if none was. That sum may have more in it
+        than updates: features that lag travel in it, where contributions are masked.
+        """
         ...
 
     def after(self, state: ServerState, memory: Memory, model: Model, ask: Ask) -> Memory:
@@ -174,7 +181,9 @@ class Plain:
         """It asks for nothing."""
         return {}
 
-    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+    def received(
+        self, state: ServerState, memory: Memory, replies: Replies, stepped: Sequence[int], ask: Ask
+    ) -> Memory:
         """It remembers what it did before."""
         return memory
 

@@ -129,7 +129,8 @@ class Scores:
 class EmbeddingsRequest:
     """Share the sum of the features of your scores under this model, for each cell that is not 0 in `cells`.
 
-    `release`: the noise on each; None: none.
+    `round`: whose training follows them. They may lag: the model is then that of the round before. `release`: the noise
+    on each; None: none.
     """
 
     channel: ClassVar[str] = "embeddings"
@@ -191,6 +192,8 @@ class TrainRequest:
     gradient: Annotated[GradientRelease | None, unless(None)] = (
         None  # one step of DP-SGD whose noise is whole numbers; None: it is in `work`
     )
+    # the features for the next round, which lag: under this request's model, behind the change in the same vector
+    features: Annotated[EmbeddingsRequest | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -130,11 +130,13 @@ class Replica:
         snapshots: bool = False,
         average_after: int | None = None,
         least: int = 1,
+        features: int = 0,
     ) -> None:
         """The initial model. `snapshots`: contributions carry the change at a moment within the round as well.
 
         `average_after`: the mean of the models after so many rounds is the result (Polyak & Juditsky 1992). `least`: no
-        sum of fewer contributions is opened.
+        sum of fewer contributions is opened. `features`: how many numbers stand behind every change for the next round
+        (`TrainRequest.features`); the last sum of them is kept.
         """
         self.round = 0
         self.parameters = parameters
@@ -146,10 +148,16 @@ class Replica:
         self._optimizer = optimizer
         self._snapshots = snapshots
         self._least = least
+        self._features = features
+        self.features: FloatArray = np.zeros(features)  # behind the updates of the sum whose number is `round`
 
     @property
     def contribution_size(self) -> int:
         """How many numbers a contribution has."""
+        return self._change_size + self._features
+
+    @property
+    def _change_size(self) -> int:
         return self.parameters.size * (1 + self._optimizer.uses_control + self._snapshots)
 
     def message(self) -> Parameters:
@@ -196,9 +204,10 @@ class Replica:
             raise InputError("sum of updates", f"must have {self.contribution_size} values", opened.size)
         if not np.all(np.isfinite(opened)):
             raise InputError("sum of updates", "must be finite", "nan or inf", "Try a smaller learning rate.")
+        opened, self.features = opened[: self._change_size], opened[self._change_size :]
         if step != 1.0:
             opened = opened * step
-        parts = np.split(opened, self.contribution_size // self.parameters.size)
+        parts = np.split(opened, self._change_size // self.parameters.size)
         control = parts[1].astype(self.parameters.dtype) if self._optimizer.uses_control else None
         parts = [(part / share).astype(self.parameters.dtype) for part in parts]
         stepped, memory = self._optimizer.step(self.parameters, parts[0], control, self.memory)
@@ -217,16 +226,25 @@ class Replica:
         *,
         client: int,
         round_number: int,
+        features: FloatArray | None = None,
     ) -> bytes:
         """A client's change, with what else the method averages, weighted and encoded, for the next sum."""
         parts = [delta, *(p for p in (control, snapshot) if p is not None)]
-        return self._contribute(np.concatenate(parts), weight, client, round_number)
+        return self._contribute(np.concatenate(parts), weight, client, round_number, features)
 
-    def noisy_contribution(self, message: NDArray[np.int64], *, client: int, round_number: int) -> bytes:
+    def noisy_contribution(
+        self, message: NDArray[np.int64], *, client: int, round_number: int, features: FloatArray | None = None
+    ) -> bytes:
         """What a client adds as whole numbers, with noise, encoded for the next sum; its weight is in them."""
-        return self._contribute(message.astype(np.float64), 1.0, client, round_number)
+        return self._contribute(message.astype(np.float64), 1.0, client, round_number, features)
 
-    def _contribute(self, values: FloatArray, weight: float, client: int, round_number: int) -> bytes:
+    def _contribute(
+        self, values: FloatArray, weight: float, client: int, round_number: int, features: FloatArray | None
+    ) -> bytes:
+        """`features`: the whole numbers behind the change; None: zeros, where messages have a place for them."""
+        if self._features:
+            behind = np.zeros(self._features) if features is None else features
+            values = np.concatenate([values.astype(np.float64), behind])
         number = self.round + 1
         return self.aggregator.contribute(values, weight, client=client, number=number, round_number=round_number)
 
@@ -237,6 +255,7 @@ class Replica:
             "parameters": self.parameters,
             "snapshot": self.snapshot,
             "mean": self._mean,
+            **({"features": self.features} if self._features else {}),
             **{f"memory.{name}": values for name, values in self.memory.items()},
         }
 
@@ -244,4 +263,5 @@ class Replica:
         """Take `state` back."""
         self.round = int(state["round"][0])
         self.parameters, self.snapshot, self._mean = state["parameters"], state["snapshot"], state["mean"]
+        self.features = state.get("features", self.features)
         self.memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}

@@ -34,7 +34,6 @@ from privfair.federated.messages import (
     Missing,
     Model,
     Reply,
-    Scores,
     Sealed,
     TrainRequest,
     Update,
@@ -64,6 +63,8 @@ class Schedule:
     samples: int = 0  # exact scores per cell and round, over all clients
     quotas: Literal["random", "largest_remainder"] = "random"
     measures: tuple[str, ...] = ()  # exact local figures that the algorithm may ask for
+    # so many of the first rounds' updates have the features for the next round behind them, in one vector
+    rounds_with_features: int = 0
 
     def work(self, round_number: int) -> LocalWork:
         """What clients do in this round."""
@@ -345,18 +346,18 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     requests = {k: replace(planned[k], weight=float(weights[k]), **filled) for k in trainers}
     trained, reported = ask_together(ask, requests, algorithm.beside(state))
     updates = answered(Update, list(trained), list(trained.values()))
-    memory = algorithm.received(state, memory, answered(Scores, list(reported), list(reported.values())))
 
     # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
     needed = min(len(trainers), max(server.least_trained, release_plan.least_updates))
     if server.least_trained and len(updates) < needed:
         raise TooFewTrained(state, len(updates), needed, exchange_log.absent)
-    model, summed = state.model, None
+    model, summed, stepped = state.model, None, tuple[int, ...]()
     if share_of(weights, asked, list(updates)) > 0 and len(updates) >= release_plan.least_updates:
         contributions = {k: update.contribution for k, update in updates.items()}
         summed = server.sums.add(TrainRequest.channel, state.round, contributions, ask)
     if summed is not None and (share := share_of(weights, asked, list(summed.members))) > 0:
-        model = server.model_holder.step(state, summed.total, share)
+        model, stepped = server.model_holder.step(state, summed.total, share), summed.members
+    memory = algorithm.received(replace(state, model=model), memory, reported, stepped, ask)
     memory = algorithm.after(state, memory, model, ask)
     absent = (*state.absent, *exchange_log.absent, *server.sums.notes())
     return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)

@@ -64,18 +64,23 @@ from privfair.secure_aggregation.masks import (
 _KEY, _SIGNATURE, _DIGEST, _TAG = 32, 64, 32, 16
 
 
-def sum_number(channel: str, round_number: int | None, rounds: int) -> int:
+def sum_number(channel: str, round_number: int | None, rounds: int, *, joined: bool = False) -> int:
     """The number of a sum, which no other sum of a run has: counts 0, then features and updates by turns.
 
+    `joined`: the features of all rounds but the first are in the sums of updates, and have no number of their own.
     Sums are made in the order of their numbers, so that a holder deletes the keys of smaller ones.
     """
     if channel == CountsRequest.channel:
         return 0
     if channel == EvaluateRequest.channel:
-        return 2 * rounds + 1
+        return rounds + 2 if joined else 2 * rounds + 1
     if channel not in (EmbeddingsRequest.channel, TrainRequest.channel) or round_number is None:
         raise InputError("sum", "must be of a channel whose contributions add up", channel)
-    return 2 * round_number + (1 if channel == EmbeddingsRequest.channel else 2)
+    if channel == TrainRequest.channel:
+        return round_number + 2 if joined else 2 * round_number + 2
+    if joined and round_number:
+        raise InputError("sum of features", "must be in the sum of updates of the round before", round_number)
+    return 2 * round_number + 1
 
 
 # ---- Messages
@@ -262,10 +267,16 @@ class SecureSums(Sums):
 
     masked = True
 
-    def __init__(self, adders: Mapping[str, ServerAggregator], rounds: int, federation: Federation) -> None:
-        """`adders`: who adds the contributions of a channel; `federation`: of the holders that mask."""
+    def __init__(
+        self, adders: Mapping[str, ServerAggregator], rounds: int, federation: Federation, *, joined: bool = False
+    ) -> None:
+        """`adders`: who adds the contributions of a channel; `federation`: of the holders that mask.
+
+        `joined`: whether features are in the sums of updates (see `sum_number`).
+        """
         super().__init__(adders)
-        self._rounds, self._federation, self._messages = rounds, federation, MaskMessages(federation)
+        self._rounds, self._joined = rounds, joined
+        self._federation, self._messages = federation, MaskMessages(federation)
         self.smallest = federation.cohort.smallest
         self._blocks: dict[int, _Block] = {}
         self._used: set[int] = set()
@@ -276,11 +287,14 @@ class SecureSums(Sums):
         found, self._notes = tuple(self._notes), []
         return found
 
+    def _number(self, channel: str, round_number: int | None) -> int:
+        return sum_number(channel, round_number, self._rounds, joined=self._joined)
+
     # ---- before contributions are asked for
 
     def ready(self, channel: str, round_number: int | None, clients: Sequence[int], ask: Ask) -> list[int]:
         """Those of the clients that can contribute to this sum; nobody, where too few of them can."""
-        block = self._prepared(self._federation.block_of(sum_number(channel, round_number, self._rounds)), ask)
+        block = self._prepared(self._federation.block_of(self._number(channel, round_number)), ask)
         able = [k for k in clients if k in block.agreed]
         missing = sorted(set(clients) - set(able))
         self._note(missing, channel, round_number, "It is not among those who prepared masks for this sum.")
@@ -373,7 +387,7 @@ class SecureSums(Sums):
     ) -> tuple[Ciphertext, tuple[int, ...]] | None:
         """The sum over the survivors without its masks, and who they are; None, with a note, if nothing opens it."""
         federation, messages = self._federation, self._messages
-        number = sum_number(channel, round_number, self._rounds)
+        number = self._number(channel, round_number)
         block = self._blocks.get(federation.block_of(number), NOTHING)
         members: list[int] = []
         try:

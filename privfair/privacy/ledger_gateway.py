@@ -41,6 +41,11 @@ class Work:
     spends: tuple[Spend, ...]
     place: Place
 
+    @property
+    def places(self) -> set[Place]:
+        """Where something is released: its own place, and that of what travels with it in the same message."""
+        return {self.place, *((self.place[0], spend.channel, spend.round) for spend in self.spends)}
+
 
 class LedgerGateway:
     """Answers requests for several clients of one process, in as few transactions as possible.
@@ -116,14 +121,18 @@ class LedgerGateway:
         """What these answers cost, to be settled with the bills of other runs."""
         work = [self._priced(client, request) for client, request in requests]
         for w in work:
-            self._require_room(w.place)
+            self._require_room(w)
         return Bill(self, tuple(work))
 
     def paid(self, work: Sequence[Work], tokens: Sequence[str]) -> None:
         """Note releases that were reserved and redeemed."""
         for w, token in zip(work, tokens, strict=True):
-            self._tokens[w.place].append(token)
+            self._note(w, token)
             self.rows += len(w.spends)
+
+    def _note(self, work: Work, token: str) -> None:
+        for place in work.places:
+            self._tokens[place].append(token)
 
     @property
     def account(self) -> tuple[str, str, str]:
@@ -174,7 +183,7 @@ class LedgerGateway:
         tokens = {w.place: token for w in work if (token := self._unused(w)) is not None}
         new = [w for w in work if w.place not in tokens]
         for w in new:
-            self._require_room(w.place)
+            self._require_room(w)
         if new:
             reservations: list[Reservation] = self._ledger.reserve_many(
                 [w.spends for w in new], fingerprint=self._fingerprint
@@ -182,7 +191,7 @@ class LedgerGateway:
             self.rows += sum(len(w.spends) for w in new)
             for w, reservation in zip(new, reservations, strict=True):
                 tokens[w.place] = reservation.token
-                self._tokens[w.place].append(reservation.token)
+                self._note(w, reservation.token)
         return [tokens[w.place] for w in work]
 
     def _unused(self, work: Work) -> str | None:
@@ -193,8 +202,12 @@ class LedgerGateway:
                     return token
         return None
 
-    def _require_room(self, place: Place) -> None:
-        """A lost release is made again only while the plan has room for it."""
+    def _require_room(self, work: Work) -> None:
+        """A lost release is made again only while the plan has room for it, and for all that travels with it."""
+        for place in sorted(work.places, key=str):
+            self._require_room_in(place)
+
+    def _require_room_in(self, place: Place) -> None:
         client, channel, _ = place
         if self._retries is None or channel in self._unplanned or not self._tokens[place]:
             return

@@ -1,11 +1,12 @@
-"""What cannot be made private, and why."""
+"""What cannot be combined, or made private, and why."""
 
 from __future__ import annotations
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.datasets.records import Federation
+from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Notion
+from privfair.federated.algorithms.baselines import CONDITIONS
 from privfair.federated.exchange import Algorithm
 
 _SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
@@ -24,6 +25,38 @@ def require_decided(config: Config) -> None:
         raise InputError(f"privacy.{chosen[0]}", "needs a budget or noise to be private", "neither", remedy)
     if config.run.reproducible_noise:
         raise InputError("run.reproducible_noise", "is for private runs", True, "Give privacy.epsilon.")
+
+
+def require_combination(config: Config) -> None:
+    """Raise if options are set that a method would ignore, or that would make it something else."""
+    f = config.federation
+    if f.optimizer == "scaffold" and f.local_optimizer != "sgd":
+        rule = "must be sgd with scaffold, whose control variates are means of gradients as plain steps show them"
+        raise InputError("federation.local_optimizer", rule, f.local_optimizer, "Use sgd, or another optimizer.")
+    if f.method in ("agnostic", "fairfed") and f.optimizer == "scaffold":
+        rule = f"must not be scaffold with {f.method}, whose weights move under the control variates"
+        raise InputError("federation.optimizer", rule, f.optimizer)
+    if f.method == "agnostic" and f.clients_per_round is not None:
+        raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
+    if f.method != "mmd_fedavg" and f.lagged_scores:
+        raise InputError("federation.lagged_scores", "is for mmd_fedavg only", f.lagged_scores)
+    if f.method != "mmd_fedavg" and config.fairness.tracker == "embedding":
+        raise InputError("fairness.tracker", "must be samples for every method but mmd_fedavg", "embedding")
+    if config.fairness.features is not None and config.fairness.tracker != "embedding":
+        raise InputError("fairness.features", "is for the embedding tracker only", config.fairness.features)
+    if f.method != "mmd_fedavg" and f.drift_correction != "none":
+        raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
+
+
+def require_decisions(method: str, config: Config, schema: Schema) -> None:
+    """Raise unless there is what FairFed and FedFB are defined on: decisions and labels, and one attribute."""
+    if schema.task != "binary":
+        raise InputError("federation.method", f"{method} needs a binary label", schema.task)
+    if config.fairness.notion not in CONDITIONS:
+        known = ", ".join(CONDITIONS)
+        raise InputError("fairness.notion", f"must be one of {known} for {method}", config.fairness.notion)
+    if len(schema.sensitive) > 1:
+        raise InputError("data.sensitive", f"must be one attribute for {method}", len(schema.sensitive))
 
 
 def require_separate(notion: Notion, federation: Federation) -> None:

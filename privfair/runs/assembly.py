@@ -33,7 +33,6 @@ from privfair.engines.local import InProcess
 from privfair.fairness.notions import Cells, Notion, notion_by_name, require_own_name
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.algorithms.baselines import (
-    CONDITIONS,
     Agnostic,
     Centralized,
     FairFed,
@@ -54,9 +53,16 @@ from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided, require_masks, require_private, require_separate
+from privfair.privacy.requirements import (
+    require_combination,
+    require_decided,
+    require_decisions,
+    require_private,
+    require_separate,
+)
 from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
 from privfair.run_names import beginning_of
+from privfair.runs.defaults import Choice, settle
 from privfair.runs.keys import key_pair
 from privfair.secure_aggregation import (
     MODULI,
@@ -71,7 +77,7 @@ from privfair.secure_aggregation import (
     new_keys,
     plain_keys,
 )
-from privfair.secure_aggregation.base import WordClient, WordServer
+from privfair.secure_aggregation.base import Joined, WordClient, WordServer
 from privfair.secure_aggregation.masked import MaskedClientAggregator, MaskedServerAggregator, Masking, TotalsForServer
 from privfair.secure_aggregation.masks import cohort_of
 from privfair.util import FloatArray
@@ -84,10 +90,11 @@ def build_algorithm(
     fairness, federation = config.fairness, config.federation
     method, kernel, strength = federation.method, fairness.kernel, fairness.strength
     if method in ("fairfed", "fedfb"):
-        _check_decisions(method, config, schema)
-    _check_combination(config)
+        require_decisions(method, config, schema)
+    require_combination(config)
     if method == "mmd_fedavg" and embedding is not None:
-        return EmbeddingTracking(strength, embedding, federation.drift_correction, PlannedRequests(plan))
+        about = (strength, embedding, federation.drift_correction, PlannedRequests(plan), federation.rounds)
+        return EmbeddingTracking(*about, lagged=config.lagged, within=config.joins_features)
     match method:
         case "mmd_fedavg":
             return MmdFedAvg(
@@ -98,7 +105,7 @@ def build_algorithm(
                 seed=config.run.seed,
                 rounds=federation.rounds,
                 requests=PlannedRequests(plan),
-                lagged=federation.lagged_scores,
+                lagged=config.lagged,
             )
         case "fedavg":
             return FedAvgOnly()
@@ -114,47 +121,13 @@ def build_algorithm(
             return FedFB(federation.fedfb_step, fairness.notion, len(schema.sensitive[0].values))
 
 
-def _check_combination(config: Config) -> None:
-    """Options that a method would ignore, or that would make it something else."""
-    f = config.federation
-    if f.optimizer == "scaffold" and f.local_optimizer != "sgd":
-        rule = "must be sgd with scaffold, whose control variates are means of gradients as plain steps show them"
-        raise InputError("federation.local_optimizer", rule, f.local_optimizer, "Use sgd, or another optimizer.")
-    if f.method in ("agnostic", "fairfed") and f.optimizer == "scaffold":
-        rule = f"must not be scaffold with {f.method}, whose weights move under the control variates"
-        raise InputError("federation.optimizer", rule, f.optimizer)
-    if f.method == "agnostic" and f.clients_per_round is not None:
-        raise InputError("federation.clients_per_round", "must not be set for agnostic", f.clients_per_round)
-    if f.method != "mmd_fedavg" and f.lagged_scores:
-        raise InputError("federation.lagged_scores", "is for mmd_fedavg only", f.lagged_scores)
-    if f.lagged_scores and config.fairness.tracker == "embedding":
-        raise InputError("federation.lagged_scores", "is for the tracker of samples only", f.lagged_scores)
-    if f.method != "mmd_fedavg" and config.fairness.tracker == "embedding":
-        raise InputError("fairness.tracker", "must be samples for every method but mmd_fedavg", "embedding")
-    if config.fairness.features is not None and config.fairness.tracker != "embedding":
-        raise InputError("fairness.features", "is for the embedding tracker only", config.fairness.features)
-    if f.method != "mmd_fedavg" and f.drift_correction != "none":
-        raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
-
-
-def _check_decisions(method: str, config: Config, schema: Schema) -> None:
-    """FairFed and FedFB are defined on decisions and labels, for one attribute."""
-    if schema.task != "binary":
-        raise InputError("federation.method", f"{method} needs a binary label", schema.task)
-    if config.fairness.notion not in CONDITIONS:
-        known = ", ".join(CONDITIONS)
-        raise InputError("fairness.notion", f"must be one of {known} for {method}", config.fairness.notion)
-    if len(schema.sensitive) > 1:
-        raise InputError("data.sensitive", f"must be one attribute for {method}", len(schema.sensitive))
-
-
 # What follows from configuration and schema alone: the same at the server and at every client, wherever they are.
 
 
 ROOM = 50_000  # records of one client whose features a sum has room for, where integers are bounded by encryption
 
 
-Code = FixedPoint | WholeNumbers
+Code = FixedPoint | WholeNumbers | Joined
 Adders = tuple[ServerAggregator, ServerAggregator | None]  # of updates; of features, where they are tracked
 Prices = Sequence[PriceList] | Mapping[int, PriceList]  # by the number of the client
 
@@ -174,12 +147,13 @@ class RunSpec:
     planner: Planner | None  # None: no privacy
     embedding: EmbeddingPlan | None = None  # None: scores are tracked, or nothing
     feature_code: WholeNumbers | None = None  # how sums of features become integers; None: as they are
+    choices: tuple[Choice, ...] = ()  # what the configuration left open, and why it is as it is
 
     @staticmethod
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> RunSpec:
-        """Of a run with so many clients; what a private run must not have is refused."""
-        f = config.federation
-        require_masks(config, clients)
+        """Of a run with so many clients, its configuration settled; what a private run must not have is refused."""
+        settled = settle(config, schema, clients, notion)
+        config, f = settled.config, config.federation
         if notion is not None:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
@@ -198,6 +172,7 @@ class RunSpec:
             exact=_exact_sharing(config),
             samples=config.fairness.samples,
             quotas=config.fairness.quotas,
+            rounds_with_features=f.rounds - 1 if config.joins_features else 0,
         )
         algorithm = build_algorithm(config, schema, cells, plan, embedding)
         if not config.privacy.enabled:
@@ -216,6 +191,7 @@ class RunSpec:
             planner=None,
             embedding=embedding,
             feature_code=None if embedding is None else _feature_code(config, clients),
+            choices=settled.choices,
         )
         return replace(spec, planner=spec._planner()) if config.privacy.enabled else spec
 
@@ -285,13 +261,27 @@ class RunSpec:
             snapshots=self.algorithm.snapshots,
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
             least=_sharing(self.config, self.clients)[0] if self._whole_updates else 1,
+            features=self._joined,
         )
+
+    @property
+    def _joined(self) -> int:
+        """How many numbers of features stand behind the change in an update."""
+        unit = None if self.embedding is None else self.embedding.unit
+        return 0 if unit is None or not self.config.joins_features else len(self.cells) * unit.count
+
+    @property
+    def _update_code(self) -> Code | None:
+        """How contributions to the sums of updates become integers."""
+        if not self._joined or self.fixed_point is None or self.feature_code is None:
+            return self.fixed_point
+        return Joined(self.fixed_point, self.feature_code, self._joined)
 
     def client_side(
         self, keys: ClientKeys | None, run: str = "", masking: Masking | None = None
     ) -> tuple[ClientAggregator, Embedder | None]:
         """What contributes to the sums of a run and opens them: of updates, and of features where they are tracked."""
-        updates = self._opener(UPDATES, self.fixed_point, keys, run, masking)
+        updates = self._opener(UPDATES, self._update_code, keys, run, masking)
         if self.embedding is None:
             return updates, None
         return updates, Embedder(self.embedding, self._opener(EMBEDDINGS, self.feature_code, keys, run, masking))
@@ -306,12 +296,17 @@ class RunSpec:
             return ClientAggregator(keys or self._plain(code).client, code, run=run, channel=channel)
         if masking is None or keys is None or code is None:
             raise InputError("aggregation.masks", "must be false where clients are on other machines, for now", True)
-        rounds, about = self.config.federation.rounds, {"run": masking.federation.run, "channel": channel}
-        return MaskedClientAggregator(keys, code, masking.holders, lambda r: sum_number(channel, r, rounds), **about)
+        about = {"run": masking.federation.run, "channel": channel}
+        return MaskedClientAggregator(keys, code, masking.holders, lambda r: self.sum_number(channel, r), **about)
+
+    def sum_number(self, channel: str, round_number: int | None) -> int:
+        """The number of a masked sum of this run."""
+        joined, rounds = self.config.joins_features, self.config.federation.rounds
+        return sum_number(channel, round_number, rounds, joined=joined)
 
     def server_side(self, keys: ServerKeys | None) -> Adders:
         """What adds contributions: to updates, and to features where they are tracked."""
-        updates = self._adder(self.fixed_point, keys)
+        updates = self._adder(self._update_code, keys)
         return updates, None if self.embedding is None else self._adder(self.feature_code, keys)
 
     def _adder(self, code: Code | None, keys: ServerKeys | None) -> ServerAggregator:
@@ -326,7 +321,7 @@ class RunSpec:
             return None
         return Masking.simulated(cohort_of(self.config, self.clients), run, self.config)
 
-    def _plain(self, code: FixedPoint | WholeNumbers | None) -> KeyPair:
+    def _plain(self, code: Code | None) -> KeyPair:
         """What stands for keys in the plain scheme; sums are of integers where there is a code."""
         if self.config.scheme != "plain":
             raise InputError("keys", f"must be given for scheme {self.config.scheme}", None)
@@ -349,8 +344,8 @@ class RunSpec:
         if masking is not None:
             client.masking = MaskingDesk(masking.holders[index])
         if self.config.masks:
-            rounds, holders = self.config.federation.rounds, None if masking is None else masking.holders
-            client.totals = TotalsForServer(holders, lambda channel: sum_number(channel, None, rounds))
+            holders = None if masking is None else masking.holders
+            client.totals = TotalsForServer(holders, lambda channel: self.sum_number(channel, None))
         return client
 
     def reply_check(
@@ -370,7 +365,7 @@ class RunSpec:
         return ReplyCheck(
             adder,
             cells=len(self.cells),
-            contribution_size=parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots),
+            contribution_size=parameters * (1 + self.optimizer.uses_control + self.algorithm.snapshots) + self._joined,
             features=features,
             groups=None if remote is None else self.groups,
             most_records=most,
@@ -403,8 +398,10 @@ class RunSpec:
     ) -> Server:
         """The server of a run; `kept`: where the sum of features of a round is written down before it is sent."""
         by_channel = {c: a for c, a in zip((UPDATES, EMBEDDINGS), adders, strict=True) if a is not None}
-        rounds = self.config.federation.rounds
-        sums = Sums(by_channel) if masking is None else SecureSums(by_channel, rounds, masking.federation)
+        rounds, joined = self.config.federation.rounds, self.config.joins_features
+        sums = Sums(by_channel)
+        if masking is not None:
+            sums = SecureSums(by_channel, rounds, masking.federation, joined=joined)
         algorithm = with_sums(self.algorithm, sums, kept)
         about = (self.plan, sums, model_holder, negotiator, PlannedRequests(self.plan), least_trained, self.groups)
         return Server(backend, algorithm, self.optimizer, *about)
@@ -620,11 +617,12 @@ def build(
     if federation is None:
         data = config.data
         federation = load_dataset(data.name, seed=config.run.seed, test_fraction=data.test_fraction, **data.options)
-    credentials = credentials or Credentials.new(config, federation.schema, notion)
     holders, steps = federation.clients, 1
     if config.federation.method == "centralized":
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
     spec = RunSpec.of(config, federation.schema, len(holders), notion)
+    config = spec.config
+    credentials = credentials or Credentials.new(config, federation.schema, notion)
     spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
     model, keys = spec.model(), credentials.keys
     if config.scheme != "plain" or keys is not None:

@@ -34,6 +34,7 @@ from privfair.federated.exchange import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
 from privfair.models import TaskKind, build_module, torch_type
+from privfair.runs.defaults import with_keys
 from privfair.secure_aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
 from privfair.util import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
 
@@ -290,12 +291,18 @@ class RunDirectory:
         return RunDirectory(path)
 
     def read_config(self) -> Config:
-        """The run's resolved configuration; the encoding of data is that of the version that began the run."""
-        found = Config.read(self.path / "config.toml")
-        name = found.data.name
-        if name not in FIRST_ENCODING or "encoding" in found.data.options:
-            return found
-        return found.model_copy(update={"data": found.data.model_copy(update={"encoding": FIRST_ENCODING[name]})})
+        """The run's settled configuration; what a file of an earlier version left open has the value it had then."""
+        config = self._written()
+        then: dict[str, Any] = {}
+        if config.fairness.tracker is None or config.aggregation.masks is None:
+            then = {"fairness.tracker": config.fairness.tracker or "samples", "aggregation.masks": config.masks}
+            then |= {"privacy.counts": config.privacy.counts} if config.privacy.enabled else {}
+        if config.data.name in FIRST_ENCODING and "encoding" not in config.data.options:
+            then["data.encoding"] = FIRST_ENCODING[config.data.name]
+        return with_keys(config, then)
+
+    def _written(self) -> Config:
+        return Config.read(self.path / "config.toml")
 
     def read_privacy(self) -> dict[str, Any]:
         """The privacy statement."""
@@ -343,7 +350,7 @@ class RunDirectory:
 
     def _digest(self) -> str:
         """Of the configuration, which a private run must not change on its way."""
-        text = json.dumps(Config.read(self.path / "config.toml").as_tables(), sort_keys=True)
+        text = json.dumps(self._written().as_tables(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def read_identity(self) -> tuple[str, KeyPair | None, str | None] | None:

@@ -186,6 +186,7 @@ def planned_runs(config: Config, facts: PublicFacts) -> tuple[list[PlannedRun], 
     divided evenly.
     """
     spec, planner = facts.planner(config)
+    config = spec.config
     size, beforehand = config.privacy.records, planner.one_phase and config.privacy.counts != "public"
     if facts.counts is not None or (beforehand and size is None):
         return [planned_run(config, facts)], facts.notes
@@ -213,6 +214,7 @@ def planned_runs(config: Config, facts: PublicFacts) -> tuple[list[PlannedRun], 
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
     """The plan that `train` makes of this configuration, on data with these facts."""
     spec, planner = facts.planner(config)
+    config = spec.config
     if facts.counts is None and planner.one_phase and config.privacy.counts != "public":
         return PlannedRun(spec, planner, planner.terms_beforehand(facts.clients), counted=False)
     if facts.counts is None:
@@ -235,6 +237,7 @@ def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
     number, so small groups may be shared at a higher rate and cost more: `planned_run` with counts says how much.
     """
     spec, planner = facts.planner(config)
+    config = spec.config
     rate, privacy = config.privacy.sampling_rate or 1.0, config.privacy
     shape = (facts.clients, len(spec.cells))
     ratio = Fraction(math.ceil((privacy.prediction_rate or 1.0) * RESOLUTION), RESOLUTION)

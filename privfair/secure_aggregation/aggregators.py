@@ -15,6 +15,7 @@ from privfair.secure_aggregation.base import (
     WEIGHT_SLACK,
     ClientKeys,
     FixedPoint,
+    Joined,
     Role,
     ServerKeys,
     Vector,
@@ -78,7 +79,7 @@ class SumOfChunks:
         return Ciphertext(header, tuple(self._keys.dump_chunk(chunk) for chunk in chunks))
 
 
-Code = FixedPoint | WholeNumbers
+Code = FixedPoint | WholeNumbers | Joined
 # What was checked when it came is not read and checked again when it is added: of small models that is a good part of a
 # simulation. Large messages are read again, because what was read would take as much memory as they do.
 SMALL, MOST_KNOWN = 1 << 16, 1 << 12

@@ -177,6 +177,70 @@ class WholeNumbers:
         return np.asarray(total, dtype=np.float64)
 
 
+@dataclass(frozen=True)
+class Joined:
+    """A code for two vectors, one behind the other, that are added up as one: each half has its own code.
+
+    The last `count` values are whole numbers of weight 1, whatever the weight of the first ones.
+    """
+
+    first: FixedPoint | WholeNumbers
+    last: WholeNumbers
+    count: int
+
+    def __post_init__(self) -> None:
+        """Refuse halves whose sums have different rules."""
+        same = (self.first.modulus, self.first.contributors) == (self.last.modulus, self.last.contributors)
+        if not same or self.count < 1:
+            raise InputError("joined vectors", "must have one modulus, and as many contributors", "others")
+
+    @property
+    def contributors(self) -> int:
+        """Of both halves."""
+        return self.first.contributors
+
+    @property
+    def modulus(self) -> int:
+        """Of both halves."""
+        return self.first.modulus
+
+    @property
+    def weight_sum(self) -> float:
+        """Of the first half."""
+        return self.first.weight_sum
+
+    @property
+    def scale(self) -> float:
+        """Integer steps per unit of the first half."""
+        return self.first.scale
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that differ when a half differs, and from those of other codes."""
+        about = f"joined {self.first.fingerprint} {self.last.fingerprint} {self.count}"
+        return hashlib.blake2b(about.encode(), digest_size=8).hexdigest()
+
+    def encode(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
+        """Each half by its own code."""
+        halves = self._halves(values)
+        return np.concatenate([self.first.encode(halves[0], weight), self.last.encode(halves[1], 1.0)])
+
+    def wrapped(self, values: FloatArray, weight: float) -> NDArray[np.int64]:
+        """Each half by its own code, for sums modulo m."""
+        halves = self._halves(values)
+        return np.concatenate([self.first.wrapped(halves[0], weight), self.last.wrapped(halves[1], 1.0)])
+
+    def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Each half by its own code."""
+        halves = self._halves(total)
+        return np.concatenate([self.first.decode(halves[0]), self.last.decode(halves[1])])
+
+    def _halves(self, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        if len(values) <= self.count:
+            raise InputError("joined vectors", f"must have more than {self.count} values", len(values))
+        return values[: -self.count], values[-self.count :]
+
+
 # ---- The roles of secure aggregation, as different types: clients encrypt and open, the server only adds.
 
 

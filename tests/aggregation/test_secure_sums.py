@@ -589,6 +589,12 @@ def test_no_two_sums_have_one_number() -> None:
     assert numbers == list(range(2 * rounds + 2))
     with pytest.raises(InputError, match="whose contributions add up"):
         sum_number("predictions", 1, rounds)
+    joined = [sum_number("counts", None, rounds, joined=True), sum_number("embeddings", 0, rounds, joined=True)]
+    joined += [sum_number("updates", r, rounds, joined=True) for r in range(rounds)]
+    joined += [sum_number("evaluation", None, rounds, joined=True)]
+    assert joined == list(range(rounds + 3))
+    with pytest.raises(InputError, match="must be in the sum of updates of the round before"):
+        sum_number("embeddings", 1, rounds, joined=True)
 
 
 def same_pads() -> bool:

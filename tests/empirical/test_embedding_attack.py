@@ -123,9 +123,13 @@ def test_every_attack_works_or_says_why_not(
 
 
 @pytest.mark.slow
-def test_a_whole_run_adds_up_counts_sums_and_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_whole_run_adds_up_counts_sums_and_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     generator_noise(monkeypatch, 35)
-    attack = WholeRunAttack(plan_of_sums(tmp_path, {**PRIVATE, "noise_multiplier": 0.5}))
+    federation = {"rounds": 2 if late else 1, "lagged_scores": late}
+    attack = WholeRunAttack(plan_of_sums(tmp_path, {**PRIVATE, "noise_multiplier": 0.5}, federation=federation))
     claim = attack.claim()
     rows = [trials(attack, there, 90) for there in (False, True)]
     attack.close()

@@ -106,6 +106,19 @@ def test_sampled_gradients_of_several_rounds_and_canaries(tmp_path: Path, monkey
         assert one.lower <= one.upper
 
 
+@pytest.mark.parametrize("channel", ["embeddings", "updates"])
+def test_features_that_lag_are_attacked_in_a_vector_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channel: str
+) -> None:
+    generator_noise(monkeypatch, 65)
+    subject = five(tmp_path, channel, federation={"rounds": 2, "lagged_scores": True})
+    assert subject.config.lagged
+    found = audit(subject, Effort(80, 1.0), [channel])
+    assert found.fine
+    assert [f.adversary for f in found.findings] == BOTH
+    assert all(0 < f.lower <= f.upper for f in found.findings)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "stacked"])
 @pytest.mark.parametrize("scheme", ["bfv", "masked"])

@@ -23,6 +23,7 @@ def in_process(tmp_path: Path, tree: dict[str, Any]) -> RunOutcome:
 
 QUANTISED = {"aggregation": {"scheme": "plain", "quantise": True}}
 ENCRYPTED = {"aggregation": {"scheme": "bfv"}}
+LATE: dict[str, Any] = {"fairness": {"tracker": "embedding"}, "federation": {"lagged_scores": True}}
 SUMS = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"prediction_noise": 5.0}
 
 
@@ -39,8 +40,13 @@ SUMS = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"predicti
         pytest.param({"federation": {"method": "fedfb"}}, marks=pytest.mark.slow),
         {"privacy": PRIVATE, "run": {"reproducible_noise": True}},
         {"fairness": {"tracker": "embedding"}, "privacy": SUMS, "run": {"reproducible_noise": True}},
+        {**LATE, "privacy": SUMS, "run": {"reproducible_noise": True}},
+        pytest.param({**LATE, "federation": {"lagged_scores": True, "clients_per_round": 2}}, marks=pytest.mark.slow),
     ],
-    ids=["plain", "lagged", "features", "scaffold", "fedadam", "agnostic", "fairfed", "fedfb", "noise", "noisy sums"],
+    ids=[
+        *("plain", "lagged", "features", "scaffold", "fedadam", "agnostic", "fairfed", "fedfb", "noise", "noisy sums"),
+        *("lagged noisy sums", "lagged features of all, updates of some"),
+    ],
 )
 def test_flower_is_the_same_run(tmp_path: Path, sections: dict[str, Any]) -> None:
     found = deployment(tmp_path, QUANTISED, sections)

@@ -221,7 +221,10 @@ def test_replace_one_has_its_own_sensitivity() -> None:
             {"privacy": {"epsilon": 1.0, "kernel_correction": "deconvolve"}},
             "privacy.kernel_correction must be none for the embedding tracker",
         ),
-        ({"federation": {"lagged_scores": True}}, "federation.lagged_scores is for the tracker of samples only"),
+        (
+            {"federation": {"lagged_scores": True, "method": "fedavg"}},
+            "federation.lagged_scores is for mmd_fedavg only",
+        ),
         ({"federation": {"method": "fedavg"}}, "fairness.tracker must be samples for every method but mmd_fedavg"),
         ({"aggregation": {"scheme": "ckks"}}, "aggregation.scheme must be bfv or plain for the embedding tracker"),
         ({"fairness": {"notion": "risk_parity"}}, "fairness.notion must compare scores that have a range"),

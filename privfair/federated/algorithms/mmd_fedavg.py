@@ -18,8 +18,18 @@ from privfair.fairness.tracking import (
     SharedScores,
     equal_weights,
 )
-from privfair.federated.exchange import Algorithm, Ask, Memory, Plain, Requests, ServerState, answered
-from privfair.federated.messages import Drift, Embeddings, EmbeddingsRequest, Objective, Request, Scores, Tracked
+from privfair.federated.exchange import Algorithm, Ask, Memory, Plain, Replies, Requests, ServerState, answered
+from privfair.federated.messages import (
+    Answered,
+    Drift,
+    Embeddings,
+    EmbeddingsRequest,
+    Objective,
+    Request,
+    Scores,
+    Sealed,
+    Tracked,
+)
 from privfair.federated.release_plan import ReleasePlan, Sharing
 from privfair.mechanisms.entropy import stream
 from privfair.mechanisms.score_release import fill_share, unpadding_weights
@@ -124,9 +134,12 @@ class MmdFedAvg(Plain):
         needed = self.lagged and state.round + 1 < self.rounds
         return self._requests(state, state.round + 1) if needed else {}
 
-    def received(self, state: ServerState, memory: Memory, replies: Mapping[int, Scores]) -> Memory:
+    def received(
+        self, state: ServerState, memory: Memory, replies: Replies, stepped: Sequence[int], ask: Ask
+    ) -> Memory:
         """The scores for the next round; the old ones again if no client sent any."""
-        return _memory(self._pooled(state.release_plan, state.round + 1, replies)) if replies else memory
+        scores = answered(Scores, list(replies), list(replies.values()))
+        return _memory(self._pooled(state.release_plan, state.round + 1, scores)) if scores else memory
 
     def _requests(self, state: ServerState, number: int) -> dict[int, Request]:
         """What each client is asked for round `number`: a simple random sample of each cell, or a private message."""
@@ -194,6 +207,11 @@ class EmbeddingTracking(Plain):
 
     The server adds the vectors, which it need not be able to read, and passes the sum on. No record is sampled, so
     without noise this is the paper's algorithm with all scores shared, up to the features that are left out.
+
+    `lagged`: the features of every round but the first are those under the model of the round before. They leave with
+    that round's updates: in a message of their own beside them, or, where contributions are masked, behind them in the
+    same vector (`Schedule.rounds_with_features`), so that there is one sum to unmask. Every round has its own sum of
+    features, known by the round that follows it; a round whose sum failed has none, and follows the task alone.
     """
 
     name: ClassVar[str] = "mmd_fedavg"
@@ -202,6 +220,9 @@ class EmbeddingTracking(Plain):
     plan: EmbeddingPlan
     drift: Drift
     requests: Requests
+    rounds: int
+    lagged: bool = False
+    within: bool = False  # lagged: behind the updates, in one sum with them
     sums: Sums | None = None  # None: nobody has keys yet
     kept: Kept = made_anew
 
@@ -211,8 +232,29 @@ class EmbeddingTracking(Plain):
         return None if self.sums is None else self.sums.adders.get(EmbeddingsRequest.channel)
 
     def objective(self, state: ServerState, ask: Ask) -> tuple[Objective, Memory]:
-        """The sum over the clients that answered, broadcast."""
+        """The sum over the clients that answered, broadcast: made now, or received with the last round's updates."""
+        if self.lagged and state.round:
+            return Tracked(self._remembered(state), self.drift), state.algorithm
         return Tracked(self.kept(state.round, lambda: self._asked(state, ask)), self.drift), state.algorithm
+
+    def beside(self, state: ServerState) -> Mapping[int, Request]:
+        """The features for the next round, if they lag and have a message of their own."""
+        needed = self.lagged and not self.within and state.round + 1 < self.rounds
+        return self._requests(state, state.round + 1) if needed else {}
+
+    def received(
+        self, state: ServerState, memory: Memory, replies: Replies, stepped: Sequence[int], ask: Ask
+    ) -> Memory:
+        """The sum of features for the next round: which round that is, the sum or where it is, and whose it is of."""
+        number = state.round + 1
+        if not self.lagged or number >= self.rounds:
+            return {}
+        if not self.within:
+            return _features_memory(number, self.kept(number, lambda: self._summed(state, number, replies, ask)))
+        if not stepped or not isinstance(state.model, Sealed):
+            return {}
+        within = replace(self._sealed(state.release_plan, Summed(b"", tuple(stepped))), within=state.model.round)
+        return _features_memory(number, self.kept(number, lambda: within))
 
     def start(self, release_plan: ReleasePlan) -> Memory:
         """Nothing; raise if the sums of these clients have no room, or too few clients share the noise."""
@@ -233,18 +275,43 @@ class EmbeddingTracking(Plain):
         self.start(release_plan)
         return memory
 
+    def _requests(self, state: ServerState, number: int) -> dict[int, Request]:
+        """What each client is asked for round `number`, under the present model."""
+        planned = self.requests("embeddings", state.release_plan, number)
+        return {k: replace(request, model=state.model) for k, request in planned.items()}
+
     def _asked(self, state: ServerState, ask: Ask) -> SealedFeatures:
-        planned = self.requests("embeddings", state.release_plan, state.round)
-        requests = {k: replace(request, model=state.model) for k, request in planned.items()}
+        requests = self._requests(state, state.round)
+        clients = self._adding.ready(EmbeddingsRequest.channel, state.round, list(requests), ask)
+        replies = dict(zip(clients, ask(clients, requests.__getitem__), strict=True))
+        return self._summed(state, state.round, replies, ask)
+
+    def _summed(self, state: ServerState, number: int, replies: Mapping[int, Answered], ask: Ask) -> SealedFeatures:
+        """The sum of the vectors for this round."""
+        found, summed = answered(Embeddings, list(replies), list(replies.values())), None
+        if found and len(found) >= self.plan.cohort:  # of fewer the noise is not enough
+            contributions = {k: reply.contribution for k, reply in found.items()}
+            summed = self._adding.add(EmbeddingsRequest.channel, number, contributions, ask)
+        return self._sealed(state.release_plan, summed)
+
+    @property
+    def _adding(self) -> Sums:
         if self.sums is None:
             raise InputError("tracker", "must have somebody who adds the vectors", None)
-        clients = self.sums.ready(EmbeddingsRequest.channel, state.round, list(requests), ask)
-        replies = answered(Embeddings, clients, ask(clients, requests.__getitem__))
-        summed = None
-        if replies and len(replies) >= self.plan.cohort:  # of fewer the noise is not enough
-            contributions = {k: reply.contribution for k, reply in replies.items()}
-            summed = self.sums.add(EmbeddingsRequest.channel, state.round, contributions, ask)
-        return self._sealed(state.release_plan, summed)
+        return self.sums
+
+    def _remembered(self, state: ServerState) -> SealedFeatures:
+        """The sum for this round that was received with the last one; an empty one, if there is none."""
+        memory, sealed = state.algorithm, self._sealed(state.release_plan, None)
+        if not memory or int(memory["round"][0]) != state.round:
+            return sealed
+        within = int(memory["within"][0])
+        return replace(
+            sealed,
+            total=memory["total"].tobytes(),
+            shares=memory["shares"],
+            within=within if within else None,
+        )
 
     def _sealed(self, release_plan: ReleasePlan, summed: Summed | None) -> SealedFeatures:
         """The sum as a message; empty, where there is none."""
@@ -258,6 +325,16 @@ class EmbeddingTracking(Plain):
             counts=release_plan.cell_totals,
             records=float(release_plan.records.sum()),
         )
+
+
+def _features_memory(number: int, sealed: SealedFeatures) -> Memory:
+    """The sum of features for round `number` as named arrays, for the next round and for a checkpoint."""
+    return {
+        "round": np.array([number]),
+        "total": np.frombuffer(sealed.total, np.uint8),
+        "shares": sealed.shares,
+        "within": np.array([sealed.within or 0]),  # sums are numbered from 1
+    }
 
 
 @lru_cache(maxsize=8)  # with many clients each of them asks

@@ -1,0 +1,122 @@
+"""The configuration that a run has: every key that follows from others, filled in, with the reason for each choice.
+
+A user names few keys. What the others are depends on those, on the schema and on the number of clients, by the rules of
+this module, and of no other. A run settles its configuration once, before anything else is made; its plan prints what
+was chosen and why, and `config.toml`, report and statement have the settled values. A settled configuration settles to
+itself, so that a run which is resumed follows its own file, whatever the rules are by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from accountant.errors import InputError
+from privfair.config import Config
+from privfair.datasets.records import Schema
+from privfair.fairness.notions import Notion
+from privfair.privacy.requirements import require_masks
+from privfair.secure_aggregation.masks import cohort_of
+
+
+class Choice(NamedTuple):
+    """A key that nobody named, its value, and why, in one plain sentence."""
+
+    key: str
+    value: Any
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return f"{self.key} = {_toml(self.value)}, because {self.reason}"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A configuration without open questions, and what was chosen for the user."""
+
+    config: Config
+    choices: tuple[Choice, ...] = ()
+
+
+def settle(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> Settled:
+    """The configuration of a run on such data with so many clients; `notion`: one of the user's own."""
+    choices: list[Choice] = []
+
+    def choose(key: str, value: Any, reason: str) -> None:
+        nonlocal config
+        config = with_keys(config, {key: value})
+        choices.append(Choice(key, value, reason))
+
+    private, privacy = config.privacy.enabled, config.privacy
+    if config.fairness.tracker is None:
+        choose("fairness.tracker", *_tracker())
+    if config.aggregation.scheme is None:
+        reason = "the run is private, and nobody but the clients may open sums" if private else "the run is not private"
+        choose("aggregation.scheme", config.scheme, reason)
+    if config.aggregation.masks is None:
+        choose("aggregation.masks", *_masks(config))
+    require_masks(config, clients)
+    cohort = cohort_of(config, clients)
+    if cohort is not None:
+        if privacy.smallest_cohort is not None:  # another name of the same
+            alias = {"privacy.smallest_cohort": None, "aggregation.smallest_cohort": privacy.smallest_cohort}
+            config = with_keys(config, alias)
+        if config.aggregation.colluders is None:
+            choose("aggregation.colluders", cohort.colluders, f"that is a third of {clients} clients, and at least 1")
+        if config.aggregation.smallest_cohort is None:
+            reason = f"of {clients} clients so many must send and answer for a sum to open"
+            choose("aggregation.smallest_cohort", cohort.smallest, reason)
+    if config.federation.method == "mmd_fedavg" and config.federation.lagged_scores is None:
+        choose("federation.lagged_scores", config.lagged, *_lag(config))
+    if private and privacy.distributed_noise is None:
+        choose("privacy.distributed_noise", config.masks, *_sharing(config))
+    if config.sums_counts:
+        for key in ("counts", "evaluation"):
+            if key in privacy.model_fields_set and getattr(privacy, key) == "laplace":
+                rule = "must be gaussian with masks: shares of Laplace noise do not add up to Laplace noise"
+                remedy = f'Set privacy.{key} = "gaussian", or aggregation.masks = false.'
+                raise InputError(f"privacy.{key}", rule, "laplace", remedy)
+    if private and "counts" not in privacy.model_fields_set:
+        shared = config.sums_counts
+        reason = (
+            "shares of Laplace noise do not add up to Laplace noise" if shared else "each client adds all of its noise"
+        )
+        choose("privacy.counts", "gaussian" if shared else "laplace", reason)
+    return Settled(config, tuple(choices))
+
+
+def with_keys(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration with some keys set, each given as section.key."""
+    tables = {name: getattr(config, name) for name in Config.model_fields}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        tables[section] = tables[section].model_copy(update={name: value})
+    return config.model_copy(update=tables)
+
+
+def _tracker() -> tuple[str, str]:
+    return "samples", "it is the default"
+
+
+def _masks(config: Config) -> tuple[bool, str]:
+    if config.scheme == "masked":
+        return True, "the scheme masked has nothing but masks"
+    return False, "it is the default"
+
+
+def _sharing(config: Config) -> tuple[str]:
+    return ("with masks nobody sees a single part" if config.masks else "without masks single parts can be opened",)
+
+
+def _lag(config: Config) -> tuple[str]:
+    if config.lagged:
+        return ("a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",)
+    return ("exchanges in one process take no time" if config.masks else "it is the default without masks",)
+
+
+def _toml(value: Any) -> str:
+    """A value as it is written in a configuration."""
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else f"{value}"
