@@ -242,9 +242,6 @@ def _schema(guess: Guess) -> Iterable[str]:
     yield "# [data.schema.categories]"
     for name in (name for name in guess.features if name not in numeric):
         yield f'# {key(name)} = [{_values(guess, name)}]  # FROM THE DATA: replace; all other values count as "other"'
-    client = guess.columns.get(guess.client or "")
-    if client is not None and client.values and len(client.values) == client.distinct:
-        yield f"# {key(client.name)} = [{_values(guess, client.name)}]  # FROM THE DATA: the data holders; check them"
     groups, rest = f"[{_values(guess, guess.sensitive)}]", 'all other values count as "other"'
     if guess.columns[guess.sensitive].values:
         groups, rest = f'{{ values = {groups}, unknown = "drop" }}', "records in no group of these are left out"

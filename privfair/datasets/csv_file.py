@@ -210,18 +210,19 @@ def declared_facts(options: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]]
     if options.get("schema") is None:
         return None
     declaration = _declaration(options["schema"], "binary", None, None, None)
-    given = {name: options.get(name) for name in ("label", "sensitive", "client", "test", "id")}
+    label, sensitive, *others = (options.get(name) for name in ("label", "sensitive", "client", "test", "id"))
     conditions = options.get("conditions") or {}
-    named = [*words("sensitive", given["sensitive"]), *(options.get("features") or ()), *conditioned(conditions)]
-    named += [name for role, name in given.items() if role != "sensitive" and isinstance(name, str)]
+    named = [*words("sensitive", sensitive), *(options.get("features") or ()), *conditioned(conditions)]
+    named += [name for name in (label, *others) if isinstance(name, str)]
     header = Table(tuple(dict.fromkeys([*(declaration.columns or {}), *named])), [])
-    roles = read_roles(header, *given.values(), conditions)
+    client, test, identity = others
+    roles = read_roles(header, label, sensitive, client, test, identity, conditions)
     features = choose_features(header, roles, options.get("features"), declaration)
     columns = [_column(name, header, declaration) for name in features]
     groups = [_groups(name, header, declaration) for name in roles.sensitive]
     found = _schema(roles, declaration, columns, groups, declaration.label_range or (0.0, 1.0))
-    client = (declaration.columns or {}).get(roles.client or "")
-    names = ("all",) if roles.client is None else client.values if isinstance(client, Categorical) else ()
+    holders = (declaration.columns or {}).get(roles.client or "")
+    names = ("all",) if roles.client is None else holders.values if isinstance(holders, Categorical) else ()
     return found, names
 
 
