@@ -348,6 +348,11 @@ def what_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spe
     return Fit(_most(most, budget, spent, at_most), most, "releases")
 
 
+def how_often(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> int:
+    """How many times the whole request still fits, one after the other; at most 1,000."""
+    return _most(1000, budget, spent, lambda number: [replace(spend, count=spend.count * number) for spend in spends])
+
+
 def noise_that_fits(budget: Budget, spent: Mapping[Payer, float], spends: Sequence[Spend]) -> float | None:
     """A factor, to about 1%, such that all of a request fits with its noise multiplied; None when there is none."""
     from accountant.calibration import scale_noise

@@ -34,6 +34,7 @@ class Delimited:
     records: list[list[str]]
     spread: tuple[tuple[int, int], ...] = ()  # first and last line of every record that takes several
     without_name: tuple[int, ...] = ()  # columns, from 1, that had neither a name nor a value and were taken out
+    copies: tuple[str, ...] = ()  # names of columns that came again with the same values, and were taken out
 
 
 def read_delimited(
@@ -87,9 +88,11 @@ def read_delimited(
         remedy = "The first line names the columns, and every further line is a record."
         raise InputError(f"file {path.name}", "must have a first line that names the columns", "an empty file", remedy)
     taken_out = _without_name(header, records)
+    copies: tuple[str, ...] = ()
     if header and not one_name_twice:
+        copies = _without_copies(header, records)
         _require_different(path, header)
-    return Delimited(header, records, tuple(spread), taken_out)
+    return Delimited(header, records, tuple(spread), taken_out, copies)
 
 
 def find_delimiter(path: Path, encoding: str = "utf-8") -> str:
@@ -238,6 +241,19 @@ def _without_name(header: list[str], records: list[list[str]]) -> tuple[int, ...
     return tuple(at + 1 for at in empty)
 
 
+def _without_copies(header: list[str], records: list[list[str]]) -> tuple[str, ...]:
+    """Take out columns that have the name and all values of an earlier one; their names."""
+    first: dict[str, int] = {}
+    places = [first.setdefault(name.strip(), at) for at, name in enumerate(header)]
+    again = [at for at, place in enumerate(places) if place != at]
+    copies = [at for at in again if all(record[at].strip() == record[places[at]].strip() for record in records)]
+    names = tuple(header[at].strip() for at in copies)
+    for row in (header, *records) if copies else ():
+        for at in reversed(copies):
+            del row[at]
+    return names
+
+
 def _require_different(path: Path, header: Sequence[str]) -> None:
     """Raise if two columns have the same name."""
     counts = Counter(name.strip() for name in header)
@@ -246,5 +262,5 @@ def _require_different(path: Path, header: Sequence[str]) -> None:
         shown = ", ".join(name or "(no name)" for name in twice[:NAMES_SHOWN]) + (
             "…" if len(twice) > NAMES_SHOWN else ""
         )
-        remedy = "Rename or remove one of them: which is meant cannot be guessed."
+        remedy = "Their values differ. Rename or remove one of them: which is meant cannot be guessed."
         raise InputError(f"file {path.name}, line 1", "must name every column once", f"twice or more: {shown}", remedy)

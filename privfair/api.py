@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accountant.errors import InputError, Refused
-from privfair.config import Config
+from privfair.config import Config, with_overrides
+from privfair.datasets.csv_file import from_table
+from privfair.datasets.guess import BINARY_FILES, guessed, look_at, require_complete, table_tree
 from privfair.datasets.records import Federation
+from privfair.datasets.table import Table, table_of
 from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion
 from privfair.federated.exchange import Unfinished
@@ -63,9 +66,21 @@ def train(
     resume: str | Path | None = None,
     report: Report | None = None,
     planned: Planned | None = None,
+    label: str | None = None,
+    sensitive: str | None = None,
+    client: str | None = None,
+    positive: str | None = None,
+    target: float | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
     **sections: Mapping[str, Any],
 ) -> Result:
     """One federated run.
+
+    From a table, a data frame or the path of a CSV file: `train(frame, label="hired", sensitive="sex", client="branch",
+    target=0.05, epsilon=3)`. The roles that are not named are guessed as `privfair init` does (`result.metrics` has
+    them under "guessed"), `positive` is the label that counts as 1, `target` bounds the gap between groups, and epsilon
+    and delta are those of [privacy]. `privacy={"dataset": …}` names a data frame in the ledger.
 
     `config` is a TOML file, nested tables or a `Config`; sections can be given by name as well:
     `train(data={"name": "compas"}, fairness={"lambda": 0.5})`. With `out` (or `run.out`) the run is kept on disk with a
@@ -77,14 +92,31 @@ def train(
     for name, hook in (("report", report), ("planned", planned)):
         if hook is not None and not callable(hook):
             raise InputError(name, "must be a function", hook)
+    named = {"label": label, "sensitive": sensitive, "client": client, "positive": positive}
+    goal = {"target": target, "epsilon": epsilon, "delta": delta}
+    found: str | None = None
     if resume is not None:
-        if config is not None or sections or out is not None:
+        frame = table_of(config) if is_frame(config) else None
+        if (
+            (config is not None and frame is None)
+            or sections
+            or out is not None
+            or any((*named.values(), *goal.values()))
+        ):
             raise InputError("resume", "takes its configuration from the run", "a config beside it")
         directory = RunDirectory.open(Path(resume))
         kept: RunDirectory | None = directory
+        dataset = dataset if frame is None else _federation(frame, directory.read_config())
         simulation = _reopened(directory, dataset, notion)
     else:
-        resolved = _resolve(config, sections)
+        if is_table(config, named):
+            if dataset is not None:
+                raise InputError("dataset", "must be left out beside a table", type(dataset).__name__)
+            resolved, table, found = from_bare_table(config, sections, named=named, goal=goal)
+            dataset = None if table is None else _federation(table, resolved)
+        else:
+            require_no_roles({**named, **goal})
+            resolved = _resolve(config, sections)
         if resolved.run.engine.startswith("flower") and (dataset is not None or notion is not None):
             rule = "must be local or stacked for data or a notion of your own making"
             raise InputError("run.engine", rule, resolved.run.engine, "Data holders read their data themselves.")
@@ -95,7 +127,7 @@ def train(
         if kept is not None and resume is None:
             _keep_identity(kept, simulation)
         with nullcontext() if kept is None else kept.locked():
-            return _finish(_engine(simulation)(simulation, kept, report, planned), kept)
+            return _finish(_engine(simulation)(simulation, kept, report, planned), kept, found)
     except Unfinished as stopped:
         where = "" if kept is None else f" Continue it with: privfair train --resume {kept.path}"
         raise Unfinished(f"{stopped}{where}") from None
@@ -105,6 +137,61 @@ def train(
         raise
     finally:
         simulation.close()
+
+
+# ---- A bare table instead of a configuration.
+
+TABLES = (".csv", ".tsv", ".tab", ".txt", ".data", *BINARY_FILES)
+
+
+def is_frame(source: Any) -> bool:
+    """Whether this is a data frame."""
+    return hasattr(source, "columns") and hasattr(source, "iloc")
+
+
+def is_table(source: Any, named: Mapping[str, Any]) -> bool:
+    """Whether this is a table, and no configuration: by what it is, its name, or because roles of columns are named."""
+    if is_frame(source):
+        return True
+    if not isinstance(source, str | Path):
+        return False
+    return Path(source).suffix.lower() in TABLES or (Path(source).suffix != ".toml" and any(named.values()))
+
+
+def require_no_roles(given: Mapping[str, Any]) -> None:
+    """Raise if options are given that go with a table."""
+    for name, value in given.items():
+        if value is not None:
+            section = {"target": "fairness", "epsilon": "privacy", "delta": "privacy"}.get(name, "data")
+            raise InputError(name, "goes with a bare table (CSV)", value, f"Set {section}.{name} in the configuration.")
+
+
+def from_bare_table(
+    source: Any,
+    tree: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    named: Mapping[str, str | None],
+    goal: Mapping[str, float | None],
+) -> tuple[Config, Table | None, str]:
+    """The configuration for a table, the table where it is a data frame, and what was guessed, in a line."""
+    frame = table_of(source) if is_frame(source) else None
+    settings = with_overrides(tree, overrides)
+    encoding = settings.get("data", {}).get("encoding", "utf-8")
+    look = look_at(Path(source) if frame is None else frame, encoding, **named)
+    require_complete(look)
+    merged = table_tree(look, settings, **goal)
+    if frame is None:
+        merged["data"] = {"path": str(source), **merged["data"]}
+    else:
+        roles = (look.guess.label, look.guess.sensitive, look.guess.client or "all")
+        merged["privacy"] = {"dataset": " ".join("-".join(roles).split()), **merged.get("privacy", {})}
+    return Config.build(merged), frame, guessed(look)
+
+
+def _federation(table: Table, config: Config) -> Federation:
+    """The federation of a data frame; its roles are options of the configuration."""
+    return from_table(table, seed=config.run.seed, test_fraction=config.data.test_fraction, **config.data.options)
 
 
 def _engine(
@@ -163,11 +250,12 @@ def _resolve(config: Any, sections: Mapping[str, Any]) -> Config:
     return Config.build(tree)
 
 
-def _finish(outcome: RunOutcome, directory: RunDirectory | None) -> Result:
-    """The result with final figures; writes the files of the run."""
+def _finish(outcome: RunOutcome, directory: RunDirectory | None, found: str | None) -> Result:
+    """The result with final figures; writes the files of the run. `found`: what was guessed of a bare table."""
     simulation = outcome.simulation
     schema, module = simulation.federation.schema, simulation.model.module
     metrics = summarise(outcome, str(directory.path) if directory else None)
+    metrics |= {} if found is None else {"guessed": found}
     if directory is not None:
         state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
         directory.write_results(metrics, outcome.history, state)

@@ -77,6 +77,9 @@ class FairnessConfig(Section):
 
     notion: str = "statistical_parity"
     strength: float = Field(1.0, ge=0, alias="lambda")
+    target: float | None = Field(
+        None, gt=0, lt=1
+    )  # the largest gap of the notion between decisions in the population; in place of lambda
     kernel: str = "energy"
     # what is shared of a group each round: scores of some records, or the mean of features of all scores
     tracker: Literal["samples", "embedding"] | None = None  # settled when a run begins
@@ -298,9 +301,7 @@ class Config(Section):
                 raise InputError("section of the config", "must be text", section)
             if not isinstance(table, Mapping):
                 raise InputError(str(section), "must be a table of keys", table, 'For example {"name": "compas"}.')
-        merged = {section: dict(table) for section, table in tree.items()}
-        for override in overrides:
-            _override(merged, override)
+        merged = with_overrides(tree, overrides)
         _declare_records(merged)
         try:
             return Config.model_validate(merged)
@@ -338,6 +339,14 @@ def _declare_records(tree: dict[str, Any]) -> None:
     declared = tree["data"].pop("records")
     if tree.setdefault("privacy", {}).setdefault("records", declared) != declared:
         raise InputError("data.records", f"must be privacy.records, {tree['privacy']['records']}", declared)
+
+
+def with_overrides(tree: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The tables with `section.key=value` overrides, as new ones."""
+    merged = {section: dict(table) for section, table in tree.items()}
+    for override in overrides:
+        _override(merged, override)
+    return merged
 
 
 def _override(tree: dict[str, Any], text: str) -> None:

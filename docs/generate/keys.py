@@ -22,6 +22,8 @@ KEYS = {
     "`risk_parity`, `conditional_statistical_parity`, or [one of your own](../howto/own-notion.md), "
     '`"package.module:name"`.',
     "fairness.lambda": "Strength of the fairness penalty: loss + λ · MMD². 0 does nothing.",
+    "fairness.target": "The largest gap of the notion between decisions, in the population, that you would accept. In "
+    "place of `fairness.lambda`.",
     "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
     "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
     "fairness.tracker": "What clients share about the groups' scores: noisy scores of some records (`samples`), or one "

@@ -18,6 +18,7 @@ from privfair.cli import (
     kernels,
     keys,
     ledger,
+    plan,
     report,
     reproduce,
     sweep,
@@ -41,6 +42,7 @@ app.command()(init.init)
 app.command()(kernels.kernels)
 app.add_typer(keys.app, name="keys")
 app.add_typer(ledger.app, name="ledger")
+app.command()(plan.plan)
 app.command()(report.report)
 app.command()(reproduce.reproduce)
 app.command()(sweep.sweep)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from accountant.errors import InputError, require_finite, require_positive
+from accountant.errors import InputError, require_positive
 from privfair.cli.console import Console, escape, plain_table
-from privfair.cli.ledger import JsonOption, json_number, shown
+from privfair.cli.ledger import JsonOption, json_number
+from privfair.cli.plan import CountsOfOption, GroupsOption, RecordsOption, answered, plans_of, with_counts
+from privfair.cli.plan import epsilon_text as _epsilon
 
 if TYPE_CHECKING:
     from accountant.bounds import Method
-    from accountant.calibration import Channel
-    from accountant.events import Event
     from privfair.config import Config
     from privfair.fairness.notions import Notion
     from privfair.runs.planned import PlannedRun, PublicFacts
@@ -31,7 +31,7 @@ Counts = Literal["laplace", "gaussian", "public"]
 Updates = Literal["dp_sgd", "client_level", "none", "unused"]
 Evaluation = Literal["none", "laplace", "gaussian"]
 # Options that go with a configuration; all others are its keys, and are set there.
-BESIDE_CONFIG = {"config", "overrides", "records", "groups", "counts_of", "as_json"}
+BESIDE_CONFIG = {"config", "overrides", "clients", "records", "groups", "counts_of", "as_json"}
 
 
 def calibrate(
@@ -76,17 +76,9 @@ def calibrate(
     ] = None,
     clients: Annotated[int, typer.Option(min=1, help="Data holders.")] = 10,
     features: Annotated[int, typer.Option(min=1, help="Features of a logistic model (for client_level).")] = 10,
-    records: Annotated[
-        str | None,
-        typer.Option(help="Training records of all clients, or of each: 1200,800. They stand for the released counts."),
-    ] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(help="Proportions of the groups, for example 70,30; once for each attribute. Default: equal."),
-    ] = None,
-    counts_of: Annotated[
-        Path | None, typer.Option(help="Instead of --records: the folder of a run, for the counts that it released.")
-    ] = None,
+    records: RecordsOption = None,
+    groups: GroupsOption = None,
+    counts_of: CountsOfOption = None,
     updates_noise: Annotated[float, typer.Option(help="Noise multiplier, relative to the other channels.")] = 1.0,
     predictions_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 1.0,
     counts_noise: Annotated[float, typer.Option(help="Noise scale, relative to the other channels.")] = 10.0,
@@ -100,9 +92,9 @@ def calibrate(
 ) -> None:
     """Show the noise of every channel and the ε of a run before it releases anything: the plan that train makes.
 
-    With the file of a run: its own plan, with the noise and the ε that privfair train will print. Of the data only
-    public facts are used: the schema, who the clients are, and counts that are declared public. Where rates follow from
-    released counts (no privacy.sampling_rate), give --records, or --counts-of an earlier run.
+    With the file of a run: its own plan, as privfair plan prints it, and what other choices would cost. A table with a
+    declared schema is not opened. Where rates follow from released counts (no privacy.sampling_rate), they are those of
+    data.records, --records or --counts-of an earlier run; a size that nobody declared is assumed, and said.
 
     Without a file: the relative noises give the proportions between the channels; all are multiplied by one factor
     until the target is met from below. The lines of [privacy] that make train do the same are printed below.
@@ -123,71 +115,28 @@ def calibrate(
             option = f"--{others[0].replace('_', '-')}"
             rule, remedy = "must be left out beside a configuration", "Set its key there: --set section.key=value."
             raise InputError(option, rule, context.params[others[0]], remedy)
-        from privfair.config import Config
-        from privfair.runs.planned import PublicFacts, planned_run
-
-        settings = Config.read(config, overrides or ())
         with console.status("Planning the run"):
-            facts = _with_counts(settings, PublicFacts.of(settings), records, groups or [], counts_of)
-            run = planned_run(settings, facts)
-        fixed, target = [], settings.privacy.epsilon
-        if facts.schema.inferred:
-            notes.append("The schema was read off the records: for such a run no ε is claimed (declare data.schema).")
+            found = plans_of(config, overrides, clients if "clients" in given else None, records, groups, counts_of)
+        run, fixed, target = found.runs[0], [], found.runs[0].config.privacy.epsilon
+        notes += found.notes
     else:
         if overrides:
             raise InputError("--set", "goes with the file of a run", overrides[0])
         options = _Options(context.params)
         settings, facts = options.configuration(), options.facts()
-        facts = _with_counts(settings, facts, records, groups or [], counts_of)
+        facts = with_counts(settings, facts, records, groups or [], counts_of)
         with console.status("Searching for the noise"):
             run = _searched(settings, facts, options)
         fixed, target = options.fixed, epsilon
         if counts == "public" and facts.counts is None and predictions != "unused":
             notes.append("Groups are taken to be large. With --records the shared numbers are rounded as in a run.")
     with console.status("Pricing other choices"):
-        answer = _answer(run, target, fixed, updates == "unused")
-    answer["notes"] = notes
+        answer = answered(run, target, fixed, without_updates=updates == "unused")
+        answer |= {"other_choices": _other_choices(run, fixed), "notes": notes}
     if as_json:
         print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
     else:
         _print(answer, from_file=config is not None)
-
-
-def _with_counts(
-    config: Config, facts: PublicFacts, records: str | None, groups: list[str], counts_of: Path | None
-) -> PublicFacts:
-    """The facts, with counts if any were given."""
-    from dataclasses import replace
-
-    from privfair.runs.planned import counts_of as released
-    from privfair.runs.planned import even_counts
-
-    if records is not None and counts_of is not None:
-        raise InputError("--records", "must be left out beside --counts-of", records)
-    if groups and records is None:
-        raise InputError("--groups", "goes with --records", groups[0])
-    if counts_of is not None:
-        return replace(facts, counts=released(counts_of))
-    if records is None:
-        return facts
-    cells = facts.planner(config)[0].cells
-    whole = [_whole("--records", text) for text in records.split(",")]
-    shares = [[_number("--groups", text) for text in given.split(",")] for given in groups]
-    return replace(facts, counts=even_counts(cells, facts.clients, whole, shares))
-
-
-def _whole(option: str, text: str) -> int:
-    number = _number(option, text)
-    if number != int(number) or not 1 <= number <= 10**12:
-        raise InputError(option, "must be whole numbers of at least 1", text)
-    return int(number)
-
-
-def _number(option: str, text: str) -> float:
-    try:
-        return require_finite(option, float(text))
-    except ValueError:
-        raise InputError(option, "must be numbers with commas between them", text, "For example 1200,800.") from None
 
 
 class _Options:
@@ -343,81 +292,19 @@ def _searched(config: Config, facts: PublicFacts, options: _Options) -> PlannedR
     return run
 
 
-def _answer(run: PlannedRun, target: float | None, fixed: list[str], without_updates: bool) -> dict[str, Any]:
-    """The plan as one JSON object."""
-    planner, privacy = run.planner, run.config.privacy
-    method = privacy.target_method
-    by_rdp, by_pld = (run.claim.rdp, run.claim.pld)
-    if without_updates:  # of the other channels alone
-        by_rdp, by_pld = planner.price(run.channels)
-    both = {"rdp": json_number(by_rdp), "pld": json_number(by_pld)}
-    priced = math.isfinite(by_pld)
-    rounds = run.config.federation.rounds
-    others = [
+def _other_choices(run: PlannedRun, fixed: list[str]) -> list[dict[str, Any]]:
+    """What other noise and other numbers of rounds would cost."""
+    rounds, by_pld = run.config.federation.rounds, run.config.privacy.target_method == "pld"
+    return [
         {
             "noise": noise,
             "rounds": max(1, round(rounds * times)),
-            "epsilon": json_number(run.other_choice(noise, times, fixed)[method == "pld"]),
+            "epsilon": json_number(run.other_choice(noise, times, fixed)[by_pld]),
         }
         for noise in FACTORS
         for times in FACTORS
-        if priced and rounds * times >= 1
+        if math.isfinite(run.planner.price(run.channels)[1]) and rounds * times >= 1
     ]
-    return {
-        "epsilon": both[method],
-        "epsilon_by": both,
-        "target": target,
-        "delta": privacy.delta,
-        "method": method,
-        "adjacency": planner.adjacency.value,
-        "unit": planner.unit.value,
-        "plan": "one phase" if planner.one_phase else "two phases",
-        "retries": privacy.retries,
-        "without_noise": [] if without_updates else list(planner.without_noise),
-        "channels": {channel.name: _facts(run, channel, channel.name in fixed) for channel in run.channels},
-        "configuration": None if without_updates else _configuration(run, target),
-        "other_choices": others,
-    }
-
-
-def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    """The tables that give a run this very plan: all noise is given, and defaults are left out."""
-    from privfair.federated.release_plan import NOISE_KEYS, noise_of
-
-    privacy = {NOISE_KEYS[name]: value for name, value in noise_of(run.release_plan).items()}
-    found = getattr(run.claim, run.config.privacy.target_method)
-    if target is not None and found <= target:  # a target that the plan misses would be refused
-        privacy = {"epsilon": target, **privacy}
-    tables = run.config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    tables["privacy"] = {**tables["privacy"], "epsilon": None, **privacy}
-    kept = {name: table for name, table in tables.items() if name in ("fairness", "federation", "privacy")}
-    return {name: {k: v for k, v in table.items() if v is not None} for name, table in kept.items()}
-
-
-def _facts(run: PlannedRun, channel: Channel, fixed: bool) -> dict[str, Any]:
-    from accountant.events import Composed, Mechanism
-    from privfair.federated.release_plan import noise_of
-    from privfair.runs.planned import flat
-
-    channel = flat(channel)
-    event = channel.event
-    parts = event.events if isinstance(event, Composed) else (event,)
-    worst_case = max(parts, key=lambda part: getattr(part, "rate", 1.0), default=event)
-    mechanism: Event = getattr(worst_case, "event", worst_case)
-    scale, sensitivity = noise_of(run.release_plan).get(channel.name), None
-    if scale is not None and isinstance(mechanism, Mechanism):  # its own numbers may be in steps of a grid
-        sensitivity = mechanism.sensitivity * scale / mechanism.noise_scale
-    by_rdp, by_pld = run.planner.price([channel])
-    return {
-        "mechanism": mechanism.kind,
-        "releases": channel.count * max(1, len(parts)),
-        "rate": getattr(worst_case, "rate", 1.0),
-        "noise_scale": scale,
-        "sensitivity": sensitivity,
-        "fixed": fixed,
-        "epsilon_alone": json_number(by_pld if run.config.privacy.target_method == "pld" else by_rdp),
-        "event": event.to_json(),
-    }
 
 
 def _print(answer: dict[str, Any], *, from_file: bool) -> None:
@@ -490,10 +377,6 @@ def _print_choices(console: Console, answer: dict[str, Any]) -> None:
         style = "bold" if noise == 1.0 else ""
         table.add_row(f"× {noise:g}", *(cells.get(number, "–") for number in numbers), style=style)
     console.print(table)
-
-
-def _epsilon(value: float | str | None) -> str:
-    return shown(None if value is None else float(value))
 
 
 def _scale(value: float) -> str:

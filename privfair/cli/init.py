@@ -54,6 +54,8 @@ learning_rate = 0.05
 [run]
 seed = 0
 """
+BINS = 10  # that are proposed for a column of numbers
+MANY = 10_000  # records from which on they are worth their parameters
 NOTIONS = {
     "binary": "                               # equal_opportunity, equalized_odds, predictive_equality, risk_parity",
     "regression": "                               # or risk_parity; the others are for labels of 0 and 1",
@@ -82,44 +84,30 @@ def init(
 
     Example: privfair init people.csv --label hired
     """
-    from accountant.delimited import find_delimiter
-    from privfair.datasets.guess import guess
-    from privfair.datasets.number_format import find_format
-    from privfair.datasets.table import read_table
+    from privfair.datasets.guess import look_at
 
-    if not path.is_file():
-        raise InputError("CSV", "must be a file that exists", str(path), "Check the path; nothing was written.")
-    if path.stat().st_size == 0:
-        remedy = "Its first line names the columns, and every further line is a record."
-        raise InputError("CSV", "must have a first line that names the columns", "an empty file", remedy)
     target = out or Path(path.stem + ".toml")
     _require_free(target, path, force=force)
-    delimiter = find_delimiter(path, encoding)
-    table = read_table(path, delimiter=delimiter, encoding=encoding)
-    _require_names(table.columns, path)
-    form, table = find_format(table)
-    found = guess(table, label=label, sensitive=sensitive, client=client)
-    read = {"delimiter": (delimiter, ","), "encoding": (encoding, "utf-8"), **form.options}
-    options = {option: given for option, (given, usual) in read.items() if given != usual}
-    _write(target, configuration(str(path), options, found), force=force)
+    look = look_at(path, encoding, label=label, sensitive=sensitive, client=client)
+    found, read = look.guess, {"delimiter": ",", "encoding": encoding, "decimal": ".", "thousands": "", **look.options}
+    _write(target, configuration(str(path), look.options, found), force=force)
     if as_json:
         about = {
-            "out": str(target), "path": str(path), "delimiter": delimiter, "encoding": encoding,
-            "decimal": form.decimal, "thousands": form.thousands, "records": found.records,
+            "out": str(target), "path": str(path), **read, "records": found.records,
             "label": found.label, "task": found.task, "positive": found.positive, "sensitive": found.sensitive,
             "client": found.client, "features": list(found.features), "left_out": dict(found.left_out),
-            "reasons": dict(found.reasons), "public": False, "notes": list(table.notes),
+            "reasons": dict(found.reasons), "public": False, "notes": list(look.table.notes),
             "without_group": found.columns[found.sensitive].missing,
             "in_small_groups": found.columns[found.sensitive].rare,
         }  # fmt: skip
         print(json.dumps(about))
         return
-    _print(found, target, [*form.notes, *table.notes])
+    _print(found, target, look.notes)
 
 
 def _require_free(target: Path, source: Path, *, force: bool) -> None:
     """Raise if the file must not be written."""
-    if target.exists() and (target.is_dir() or target.samefile(source)):
+    if source.is_file() and target.exists() and (target.is_dir() or target.samefile(source)):
         raise InputError("--out", "must be a file other than the CSV, and no folder", str(target))
     if target.exists() and not force:
         raise InputError("--out", "must not exist yet", str(target), "Choose another --out, or overwrite with --force.")
@@ -131,19 +119,6 @@ def _write(target: Path, text: str, *, force: bool) -> None:
             file.write(text)
     except OSError as error:
         raise InputError("--out", f"must be a file that can be written ({error.strerror})", str(target)) from None
-
-
-def _require_names(columns: tuple[str, ...], path: Path) -> None:
-    """Raise if the first line holds no names: a record's values must not be taken for names and written down."""
-    from privfair.datasets.columns import numbers
-
-    numeric = int((~(numbers(columns) != numbers(columns))).sum())
-    if numeric * 2 > len(columns):
-        remedy = "Put a line with the columns' names before the records."
-        rule = "must have a first line that names the columns"
-        raise InputError(
-            f"file {path.name}", rule, f"a first line of which {numeric} of {len(columns)} are numbers", remedy
-        )
 
 
 def _print(found: Guess, target: Path, notes: Sequence[str]) -> None:
@@ -263,7 +238,7 @@ def _schema(guess: Guess) -> Iterable[str]:
     if numeric:
         yield "# [data.schema.numeric]"
         for name in numeric:
-            yield f"# {key(name)} = {_pair(guess.columns[name].range or (0, 1))}  # FROM THE DATA: replace"
+            yield f"# {key(name)} = {_number(guess, name)}"
     yield "# [data.schema.categories]"
     for name in (name for name in guess.features if name not in numeric):
         yield f'# {key(name)} = [{_values(guess, name)}]  # FROM THE DATA: replace; all other values count as "other"'
@@ -271,6 +246,18 @@ def _schema(guess: Guess) -> Iterable[str]:
     if guess.columns[guess.sensitive].values:
         groups, rest = f'{{ values = {groups}, unknown = "drop" }}', "records in no group of these are left out"
     yield f"# {key(guess.sensitive)} = {groups}  # FROM THE DATA: replace; {rest}"
+
+
+def _number(guess: Guess, name: str) -> str:
+    """The declaration of a column of numbers: its range, and bins as a proposal."""
+    column = guess.columns[name]
+    ends, replaced = _pair(column.range or (0, 1)), "FROM THE DATA: replace"
+    if column.distinct <= 2 * BINS:
+        return f"{ends}  # {replaced}"
+    bins = f"{{ range = {ends}, bins = {BINS} }}"
+    if guess.records >= MANY:
+        return f"{bins}  # {replaced}; bins of equal width are a GUESS: list known edges, or leave them out"
+    return f"{ends}  # {replaced}; GUESS, where an effect is no straight line: {bins}"
 
 
 def _values(guess: Guess, name: str) -> str:

@@ -23,7 +23,21 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file; every key has a default.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="[CONFIG | TABLE]", help="A TOML file, every key has a default; or a table (CSV)."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column to predict.")] = None,
+    sensitive: Annotated[
+        str | None, typer.Option(help="Of a table: the column of the groups that are to be treated alike.")
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="Of a table: the column that says who holds each record.")] = None,
+    positive: Annotated[str | None, typer.Option(help="Of a table: the label that counts as 1.")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="With a table: the largest gap between groups (fairness.target).")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With a table: ε of the whole run (privacy.epsilon).")] = None,
+    delta: Annotated[float | None, typer.Option(help="With a table: δ (privacy.delta).")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="section.key=value, for example fairness.lambda=0.5")
     ] = None,
@@ -36,20 +50,25 @@ def train(
     Without a config: the built-in synthetic federation. The folder of the run holds the resolved configuration, the
     history, the model and the metrics; after an interruption, --resume continues to the same result.
 
-    Your own table: privfair train --set data.name=csv --set data.path=people.csv --set data.label=hired --set
-    data.sensitive=sex --set data.client=branch
+    Your own table: privfair train people.csv --label hired --sensitive sex --client branch --target 0.05 --epsilon 3.
+    What is not named is guessed, as privfair init does, and printed; privfair init people.csv writes the configuration
+    to check and to declare what is public, without which ε is computed and not claimed.
 
     Tables of the file: data (name and the dataset's options, see privfair data list), model (name hidden), fairness
     (notion lambda kernel samples), federation (method optimizer rounds local_epochs batch_size learning_rate
     drift_correction …), privacy (epsilon delta counts predictions updates …), aggregation (scheme), run (seed ledger).
     docs/reference/configuration.md lists all keys; for a wrong key the error names the nearest known one.
     """
-    from privfair.api import default_directory
+    from privfair.api import default_directory, from_bare_table, is_table, require_no_roles
     from privfair.api import train as run_training
     from privfair.config import Config
     from privfair.fairness.notions import notion_figure
 
+    named = {"label": label, "sensitive": sensitive, "client": client, "positive": positive}
+    goal = {"target": target, "epsilon": epsilon, "delta": delta}
+    found: str | None = None
     if resume is not None:
+        require_no_roles({**named, **goal})
         if config is not None or overrides or out is not None:
             raise InputError("--resume", "takes its configuration from the run", "a config, --set or --out beside it")
         from privfair.runs.folder import RunDirectory
@@ -57,7 +76,12 @@ def train(
         resolved = RunDirectory.open(resume).read_config()
         arguments: dict[str, Any] = {"resume": resume}
     else:
-        resolved = Config.read(config, overrides or ()) if config else Config.build({}, overrides or ())
+        if is_table(config, named):
+            resolved, _, found = from_bare_table(config, {}, overrides or (), named=named, goal=goal)
+            Console(stderr=True, quiet=as_json).print(found, markup=False)
+        else:
+            require_no_roles({**named, **goal})
+            resolved = Config.read(config, overrides or ()) if config else Config.build({}, overrides or ())
         where = out or (Path(resolved.run.out) if resolved.run.out else default_directory(resolved))
         arguments = {"config": resolved, "out": where}
 
@@ -66,7 +90,7 @@ def train(
         with reporting(lambda: _kept(folder)):
             result = run_training(**arguments)
             _write_report(result)
-        print(json.dumps(result.metrics, allow_nan=False))
+        print(json.dumps(result.metrics | ({} if found is None else {"guessed": found}), allow_nan=False))
         return
     # the bar disappears before anything is printed
     with reporting(lambda: _kept(folder)), _progress() as progress:
@@ -82,6 +106,10 @@ def train(
 
         result = run_training(**arguments, report=report, planned=planned)
     _print(result, resolved)
+    if found is not None and resolved.privacy.enabled:
+        remedy = f"Nothing is declared about {config}, so that ε is computed and not claimed: privfair init {config} "
+        remedy += "writes a file in which to declare what is public."
+        Console().print(remedy, style="bold yellow", markup=False)
     _print_report(result)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
@@ -24,6 +25,7 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     "symlog": lambda x: np.sign(x) * np.log1p(np.abs(x)),
 }
 OTHER = "other"
+MOST_EDGES = 100
 LARGEST_FEATURE = float(np.finfo(np.float32).max)
 LONGEST_NUMBER = 40  # an array of text has the width of its longest value: never make one of a long text
 
@@ -34,12 +36,15 @@ class Numeric:
 
     Values outside the range are clipped to it; missing and non-finite ones become the middle, 0. Transforms: linear,
     log, log1p, symlog (sign(x)·ln(1 + |x|)).
+    With edges e₁ < … < eₘ there are m + 1 more features, 0 or 1: below e₁, from e₁ to below e₂, …, from eₘ; all 0 for a
+    missing value.
     """
 
     name: str
     low: float
     high: float
     transform: str = "linear"
+    edges: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the range."""
@@ -56,6 +61,10 @@ class Numeric:
             raise InputError(
                 f"range of {self.name}", f"must be above {smallest:g} for {self.transform}", self.low, remedy
             )
+        inside = all(low < high for low, high in pairwise((self.low, *self.edges, self.high)))
+        if not inside or len(self.edges) > MOST_EDGES:
+            rule = f"must be at most {MOST_EDGES} growing numbers between {self.low:g} and {self.high:g}"
+            raise InputError(f"bins of {self.name}", rule, self.edges)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -64,19 +73,28 @@ class Numeric:
 
     def feature_names(self) -> tuple[str, ...]:
         """The names of the features it gives."""
-        return (self.name,)
+        if not self.edges:
+            return (self.name,)
+        ends = [f"{edge:.12g}" for edge in self.edges]
+        between = (f"{low} to {high}" for low, high in pairwise(ends))
+        return (self.name, *(f"{self.name}: {bin_}" for bin_ in (f"below {ends[0]}", *between, f"from {ends[-1]}")))
 
     def scale(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One feature per number, (n, 1)."""
+        """The scaled number and the bins it is in, (n, 1 + bins)."""
         missing = ~np.isfinite(raw)
         change = TRANSFORMS[self.transform]
         start, end = float(change(self.low)), float(change(self.high))
         clipped = np.clip(np.where(missing, self.low, raw), self.low, self.high)
         scaled = (change(clipped) - (start + end) / 2) / ((end - start) / 2)
-        return np.where(missing, 0.0, scaled)[:, None]
+        features = np.zeros((len(raw), len(self.feature_names())))
+        features[:, 0] = np.where(missing, 0.0, scaled)
+        if self.edges:
+            known = np.flatnonzero(~missing)
+            features[known, 1 + np.searchsorted(self.edges, raw[known], side="right")] = 1.0
+        return features
 
     def encode(self, values: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """One feature per value, and notes on what was replaced."""
+        """The features of each value, and notes on what was replaced."""
         raw = numbers(values)
         missing = ~np.isfinite(raw)
         outside = int((~missing & ((raw < self.low) | (raw > self.high))).sum())
@@ -236,6 +254,7 @@ def infer_groups(name: str, values: Sequence[str]) -> Categorical:
 VERSION = 1
 FIELDS = {
     "numeric": ("name", "low", "high", "transform"),
+    "binned": ("name", "low", "high", "transform", "edges"),  # a kind of its own: earlier versions must refuse it
     "categorical": ("name", "values", "other"),
     "plain": ("name",),
 }
@@ -300,8 +319,10 @@ def _encode(column: Column, values: Values) -> NDArray[np.float64]:
 
 def _column_json(column: Column) -> dict[str, Any]:
     match column:
-        case Numeric(name, low, high, transform):
-            return {"kind": "numeric", "name": name, "low": float(low), "high": float(high), "transform": transform}
+        case Numeric(name, low, high, transform, edges):
+            about = {"name": name, "low": float(low), "high": float(high), "transform": transform}
+            more = {"kind": "binned", "edges": [float(edge) for edge in edges]} if edges else {"kind": "numeric"}
+            return {**more, **about}
         case Categorical(name, values, other):
             return {"kind": "categorical", "name": name, "values": list(values), "other": other}
         case Plain(name):
@@ -325,9 +346,13 @@ def _column(entry: Any) -> Column:
         raise InputError("name of an encoder's column", "must be text", name)
     if kind == "plain":
         return Plain(name)
-    if kind == "numeric":
+    if kind in ("numeric", "binned"):
         low, high = (require_finite(f"{end} of {name}", fields[end]) for end in ("low", "high"))
-        return Numeric(name, low, high, fields["transform"])
+        edges = fields.get("edges", [])
+        if not isinstance(edges, list):
+            raise InputError(f"edges of {name}", "must be a list of numbers", edges)
+        edges = tuple(require_finite(f"edges of {name}", edge) for edge in edges)
+        return Numeric(name, low, high, fields["transform"], edges)
     values = fields["values"]
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InputError(f"values of {name}", "must be a list of texts", values)

@@ -31,6 +31,7 @@ from privfair.datasets.declared import (
     binary_labels,
     choose_features,
     compared_columns,
+    conditioned,
     membership,
     plain_columns,
     read_declaration,
@@ -41,7 +42,7 @@ from privfair.datasets.declared import (
 from privfair.datasets.downloads import Dataset
 from privfair.datasets.number_format import NumberFormat, mixed_note, require_format
 from privfair.datasets.records import Federation, Records, Schema, SensitiveAttribute
-from privfair.datasets.table import Table, choice, nearest, read_table
+from privfair.datasets.table import Table, choice, nearest, read_table, words
 
 INFERRED = (
     "Schema inferred from the records (ranges, categories, groups): for simulations only. "
@@ -95,7 +96,48 @@ def load(
     Groups: without a schema, records without a value of a sensitive column are a group of their own, "other"; with
     `unknown` = "drop" they are left out, with "error" there must be none.
     """
-    table = _read(path, delimiter, quote, encoding)
+    return from_table(
+        _read(path, delimiter, quote, encoding),
+        seed=seed,
+        test_fraction=test_fraction,
+        label=label,
+        sensitive=sensitive,
+        client=client,
+        features=features,
+        test=test,
+        id=id,
+        conditions=conditions,
+        schema=schema,
+        task=task,
+        positive=positive,
+        label_range=label_range,
+        decimal=decimal,
+        thousands=thousands,
+        unknown=unknown,
+    )
+
+
+def from_table(
+    table: Table,
+    *,
+    seed: int,
+    test_fraction: float,
+    label: str,
+    sensitive: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] | None = None,
+    test: str | None = None,
+    id: str | None = None,
+    conditions: Mapping[str, str] | None = None,
+    schema: str | Path | Mapping[str, Any] | None = None,
+    task: str = "binary",
+    positive: Any = None,
+    label_range: Sequence[float] | None = None,
+    decimal: str | None = None,
+    thousands: str | None = None,
+    unknown: str | None = None,
+) -> Federation:
+    """The federation of a table that has been read, with the options of `load`."""
     form = NumberFormat.read(decimal, thousands)
     roles = read_roles(table, label, sensitive, client, test, id, {} if conditions is None else conditions)
     declaration = _declaration(schema, task, positive, label_range, unknown)
@@ -113,9 +155,9 @@ def load(
     if not kept.all():
         notes.append(f"{int((~kept).sum())} records dropped: no usable label.")
         table, labels = table.where(kept), labels[kept]
-    encoded, names, encoding_notes = encode_all(columns, table.column, len(table))
+    schema_of_all = _schema(roles, declaration, columns, groups, ends)
+    encoded, _, encoding_notes = encode_all(columns, table.column, len(table))
     tested, split_notes = _tested(table, roles, seed, test_fraction)
-    attributes = tuple(SensitiveAttribute(group.name, group.all_values) for group in groups)
     codes = np.column_stack([group.codes(table.column(group.name)) for group in groups])
     members = membership(table, roles.conditions)
     if declaration.inferred:
@@ -127,19 +169,61 @@ def load(
         for group in groups
         for note in other_group_note(group, table.column(group.name), declared=not declaration.inferred)
     ]
-    notes += [*group_notes(attributes, codes), *condition_notes(tuple(roles.conditions), members), *split_notes]
-    positive = "" if declaration.positive is None else str(declaration.positive)
+    notes += [*group_notes(schema_of_all.sensitive, codes), *condition_notes(tuple(roles.conditions), members)]
+    notes += split_notes
     return assemble(
         "csv",
-        Schema(
-            names, declaration.task, label, ends, attributes, tuple(roles.conditions), declaration.inferred, positive
-        ),
+        schema_of_all,
         Records(encoded, labels.astype(np.float32), codes, members),
         client_of=table.column(client) if client is not None else ["all"] * len(table),
         tested=tested,
         encoder=Encoder(tuple(columns)),
         notes=notes,
     )
+
+
+def _schema(
+    roles: Roles,
+    declaration: Declaration,
+    columns: Sequence[Column],
+    groups: Sequence[Categorical],
+    ends: tuple[float, float],
+) -> Schema:
+    """The schema of a table with these columns."""
+    return Schema(
+        tuple(name for column in columns for name in column.feature_names()),
+        declaration.task,
+        roles.label,
+        ends,
+        tuple(SensitiveAttribute(group.name, group.all_values) for group in groups),
+        tuple(roles.conditions),
+        declaration.inferred,
+        "" if declaration.positive is None else str(declaration.positive),
+    )
+
+
+def declared_facts(options: Mapping[str, Any]) -> tuple[Schema, tuple[str, ...]] | None:
+    """The schema, and the clients' names where they are declared, without the table; None without a declared schema.
+
+    `options`: those of `load`. There is one client, "all", if no column names them.
+    """
+    if options.get("schema") is None:
+        return None
+    declaration = _declaration(options["schema"], "binary", None, None, None)
+    label, sensitive, *others = (options.get(name) for name in ("label", "sensitive", "client", "test", "id"))
+    conditions = options.get("conditions") or {}
+    named = [*words("sensitive", sensitive), *(options.get("features") or ()), *conditioned(conditions)]
+    named += [name for name in (label, *others) if isinstance(name, str)]
+    header = Table(tuple(dict.fromkeys([*(declaration.columns or {}), *named])), [])
+    client, test, identity = others
+    roles = read_roles(header, label, sensitive, client, test, identity, conditions)
+    features = choose_features(header, roles, options.get("features"), declaration)
+    columns = [_column(name, header, declaration) for name in features]
+    groups = [_groups(name, header, declaration) for name in roles.sensitive]
+    found = _schema(roles, declaration, columns, groups, declaration.label_range or (0.0, 1.0))
+    holders = (declaration.columns or {}).get(roles.client or "")
+    names = ("all",) if roles.client is None else holders.values if isinstance(holders, Categorical) else ()
+    return found, names
 
 
 def _read(path: Any, delimiter: Any, quote: Any, encoding: Any) -> Table:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, require_finite
-from privfair.datasets.columns import Categorical, Column, Numeric, is_missing, numbers
+from privfair.datasets.columns import MOST_EDGES, Categorical, Column, Numeric, is_missing, numbers
 from privfair.datasets.table import Table, choice, nearest, words
 from privfair.util import why_unreadable
 
@@ -45,7 +45,7 @@ def read_declaration(schema: Any) -> Declaration:
     """The declaration in a TOML file (a path) or in a mapping with the same keys.
 
     task = "binary" (or "regression", with label_range = [low, high]); positive = "yes", the label that counts as 1;
-    [numeric] age = [18, 100], income = {range = [0, 1e6], transform = "log1p"};
+    [numeric] age = [18, 100], income = {range = [0, 1e6], transform = "log1p", bins = [20000, 50000]};
     [categories] job = ["clerk", "nurse"], sex = {values = ["F", "M"], unknown = "drop"}.
     """
     if isinstance(schema, str | Path):
@@ -105,13 +105,23 @@ def _table(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _numeric(name: str, declared: Any) -> Numeric:
-    """The column of `[low, high]` or of `{range = [low, high], transform = "log1p"}`."""
+    """The column of `[low, high]` or of `{range = [low, high], transform = "log1p", bins = [edges]}`."""
     fields = declared if isinstance(declared, Mapping) else {"range": declared}
-    _only(name, fields, ("range", "transform"))
+    _only(name, fields, ("range", "transform", "bins"))
     ends = _range(f"range of {name}", fields.get("range"))
     if ends is None:
         raise InputError(f"range of {name}", "must be declared", declared, "For example [0, 100].")
-    return Numeric(name, *ends, fields.get("transform", "linear"))
+    return Numeric(name, *ends, fields.get("transform", "linear"), _edges(name, fields.get("bins", ()), ends))
+
+
+def _edges(name: str, bins: Any, ends: tuple[float, float]) -> tuple[float, ...]:
+    """The edges of the bins: as listed, or of so many bins of equal width over the range."""
+    if isinstance(bins, list | tuple):
+        return tuple(require_finite(f"bins of {name}", edge) for edge in bins)
+    if not isinstance(bins, int) or isinstance(bins, bool) or not 2 <= bins <= MOST_EDGES:
+        rule = f"must be a list of edges, or a whole number of bins from 2 to {MOST_EDGES}"
+        raise InputError(f"bins of {name}", rule, bins, "For example bins = [25, 45, 65], or bins = 10.")
+    return tuple(float(edge) for edge in np.linspace(*ends, bins + 1)[1:-1])
 
 
 def _categorical(name: str, declared: Any) -> tuple[Categorical, bool]:
@@ -233,6 +243,12 @@ REMEDY = 'Write "column", a column of 0 and 1, or "column op value", op one of =
 def plain_columns(conditions: Mapping[str, str], table: Table) -> set[str]:
     """The columns that are conditioning sets themselves, and so no features by default."""
     return {rule for rule in conditions.values() if rule in table}
+
+
+def conditioned(conditions: Mapping[str, Any]) -> list[str]:
+    """The columns that rules are about, as far as the rules alone tell."""
+    rules = [rule.strip() for rule in conditions.values() if isinstance(rule, str)]
+    return [parts["column"] if (parts := _RULE.match(rule)) else rule for rule in rules]
 
 
 def compared_columns(conditions: Mapping[str, str], table: Table) -> list[str]:

@@ -10,16 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accountant.delimited import find_delimiter
 from accountant.errors import InputError
 from privfair.datasets.columns import MOST_GROUPS, is_missing, numbers
 from privfair.datasets.declared import BINARY
-from privfair.datasets.number_format import NumberFormat, unread_format
-from privfair.datasets.table import Table, nearest
+from privfair.datasets.number_format import NumberFormat, find_format, unread_format
+from privfair.datasets.table import Table, nearest, read_table
 
 Kind = Literal["empty", "constant", "numeric", "categories", "identity", "place", "text", "mixed", "wide"]
 MOST_CATEGORIES = 30  # fewer than the loader takes: with more values than that they are names rather than kinds
@@ -198,7 +200,14 @@ class Guess:
     test: str | None  # a column that may mark test records
 
 
-def guess(table: Table, *, label: str | None = None, sensitive: str | None = None, client: str | None = None) -> Guess:
+def guess(
+    table: Table,
+    *,
+    label: str | None = None,
+    sensitive: str | None = None,
+    client: str | None = None,
+    positive: str | None = None,
+) -> Guess:
     """The roles, those named as they are; an `InputError` where there is no candidate."""
     for role, name in (("--label", label), ("--sensitive", sensitive), ("--client", client)):
         if name is not None and name not in table.columns:
@@ -235,7 +244,11 @@ def guess(table: Table, *, label: str | None = None, sensitive: str | None = Non
     if label is None:
         label, reasons["label"] = _label(columns, taken)
         taken.append(label)
-    task, positive = _task(label, table.column(label), named=reasons["label"] == NAMED)
+    task: Literal["binary", "regression"] = "binary"
+    if positive is None:
+        task, positive = _task(label, table.column(label), named=reasons["label"] == NAMED)
+    else:
+        reasons["positive"] = NAMED
     _require_groups(columns[sensitive])
     marks = [name for name, c in columns.items() if name not in taken and c.words & set(MARKS) and c.distinct <= 2]
     left_out = {name: column.reason for name, column in columns.items() if name not in taken and column.reason}
@@ -306,3 +319,120 @@ def _require_groups(column: Profile) -> None:
         remedy = "Make a column of groups (of ages, say), or name another: --sensitive COLUMN."
         rule = f"must have 2 to {MOST_GROUPS} different values"
         raise InputError(f"sensitive column {column.name}", rule, column.distinct, remedy)
+
+
+# ---- A table as it is: read, looked at, and what to train on.
+
+
+@dataclass(frozen=True)
+class Look:
+    """A table, the options with which its loader reads it again, and the roles of its columns."""
+
+    table: Table
+    options: Mapping[str, str]
+    guess: Guess
+    notes: tuple[str, ...]
+
+    def data(self) -> dict[str, Any]:
+        """The options of the csv loader for these roles, but for the path."""
+        found = self.guess
+        given = {"label": found.label, "sensitive": found.sensitive, "client": found.client, "positive": found.positive}
+        task = {} if found.task == "binary" else {"task": found.task}
+        roles = {option: value for option, value in given.items() if value is not None}
+        return {**self.options, **roles, **task, "features": list(found.features)}
+
+
+def look_at(source: Path | Table, encoding: str = "utf-8", **named: str | None) -> Look:
+    """What the table looks like: how its file is written, and which column is what; `named`: roles that are known."""
+    options: dict[str, tuple[str, str]] = {}
+    if isinstance(source, Path):
+        if not source.is_file():
+            raise InputError("CSV", "must be a file that exists", str(source), "Check the path; nothing was written.")
+        if source.suffix.lower() in BINARY_FILES:
+            remedy = "Save it as CSV, or read it with pandas and give the data frame: privfair.train(frame, label=…)."
+            raise InputError("CSV", "must be a table as text", source.name, remedy)
+        if source.stat().st_size == 0:
+            remedy = "Its first line names the columns, and every further line is a record."
+            raise InputError("CSV", "must have a first line that names the columns", "an empty file", remedy)
+        delimiter = find_delimiter(source, encoding)
+        table = read_table(source, delimiter=delimiter, encoding=encoding)
+        _require_names(table.columns, source)
+        options |= {"delimiter": (delimiter, ","), "encoding": (encoding, "utf-8")}
+    else:
+        table = source
+    form, table = find_format(table)
+    used = {option: given for option, (given, usual) in {**options, **form.options}.items() if given != usual}
+    return Look(table, used, guess(table, **named), (*form.notes, *table.notes))
+
+
+BINARY_FILES = (".parquet", ".pq", ".feather", ".arrow", ".xlsx", ".xls", ".ods", ".pkl", ".sqlite", ".zip", ".gz")
+
+
+def _require_names(columns: tuple[str, ...], path: Path) -> None:
+    """Raise if the first line holds no names: a record's values must not be taken for names and written down."""
+    numeric = int((~np.isnan(numbers(columns))).sum())
+    if numeric * 2 > len(columns):
+        remedy = "Put a line with the columns' names before the records."
+        rule = "must have a first line that names the columns"
+        raise InputError(
+            f"file {path.name}", rule, f"a first line of which {numeric} of {len(columns)} are numbers", remedy
+        )
+
+
+def require_complete(look: Look) -> None:
+    """Raise if a run would need more than what was guessed: several clients, and the label that counts as 1."""
+    found, columns = look.guess, look.guess.columns
+    if found.client is None:
+        several = [name for name, c in columns.items() if 2 <= c.distinct <= MOST_CLIENTS and name != found.label]
+        remedy = f"Name the column: --client COLUMN. Columns with 2 to {MOST_CLIENTS} values: {_shown(several)}."
+        rule = "must be named, as no column's name tells who holds the records"
+        raise InputError("client column", rule, _shown(look.table.columns), remedy)
+    holders = columns[found.client].distinct
+    if holders < 2:
+        remedy = "Name the column of the data holders: --client COLUMN. For one holder alone, privfair init and a file."
+        raise InputError(f"client column {found.client}", "must have at least two values", holders, remedy)
+    if found.positive is None or found.reasons.get("positive") == NAMED or found.positive.casefold() in POSITIVE:
+        return
+    remedy = "Name the one that counts as 1: --positive VALUE."
+    values = f"{columns[found.label].distinct} values, none of them {', '.join(POSITIVE[:4])}, …"
+    raise InputError(f"label {found.label}", "must have a value that is known to count as 1", values, remedy)
+
+
+def table_tree(look: Look, tree: Mapping[str, Any], **goal: float | None) -> dict[str, Any]:
+    """The tables of a configuration for this table: `tree` with its options, and the `goal`: target, epsilon, delta."""
+    keys = {"target": "fairness", "epsilon": "privacy", "delta": "privacy"}
+    merged: dict[str, Any] = {section: dict(table) for section, table in tree.items()}
+    merged["data"] = {"name": "csv", **look.data(), **merged.get("data", {})}
+    if goal.get("target") is not None and {"lambda", "strength"} & set(merged.get("fairness", {})):
+        raise InputError(
+            "target", "must be left out beside fairness.lambda, which it takes the place of", goal["target"]
+        )
+    for key, section in keys.items():
+        if goal.get(key) is not None:
+            merged.setdefault(section, {})[key] = goal[key]
+    return merged
+
+
+def guessed(look: Look) -> str:
+    """What was guessed, in a line for people."""
+    found = look.guess
+
+    def why(role: str) -> str:
+        return (
+            "" if found.reasons.get(role) == NAMED else f" ({found.reasons[role].removeprefix('guessed').strip(': ')})"
+        )
+
+    holders = found.columns[found.client].distinct if found.client else 1
+    parts = [f"label {found.label!r}{why('label')}"]
+    if found.positive is not None:
+        parts[0] += f", {found.positive!r} counts as 1"
+    elif found.task == "regression":
+        parts[0] += ", a number to predict"
+    groups = found.columns[found.sensitive]
+    parts.append(f"sensitive {found.sensitive!r}{why('sensitive')}, {groups.distinct} groups")
+    parts[1] += f", and {groups.missing} records in none" if groups.missing else ""
+    parts.append(f"client {found.client!r}{why('client')}, {holders} of them" if found.client else "one client")
+    parts.append(f"features {', '.join(found.features)} (CHECK: none may be known only after the outcome)")
+    for reason in dict.fromkeys(found.left_out.values()):
+        parts.append(f"left out, {reason}: {_shown([n for n, why in found.left_out.items() if why == reason])}")
+    return "guessed: " + "; ".join(parts) + "."

@@ -184,6 +184,8 @@ def _notes(found: Delimited) -> Iterable[str]:
     if found.without_name:
         places = ", ".join(map(str, found.without_name))
         yield f"Columns without a name and without values were left out: {places}."
+    if found.copies:
+        yield f"Columns that came twice, with the same values, were read once: {', '.join(found.copies)}."
     if found.spread:
         first, last = found.spread[0]
         yield (
@@ -200,6 +202,19 @@ def _unique(names: list[str]) -> tuple[str, ...]:
         seen[name] = seen.get(name, -1) + 1
         unique.append(f"{name}.{seen[name]}" if seen[name] else name)
     return tuple(unique)
+
+
+def table_of(frame: Any) -> Table:
+    """The table of a data frame (pandas), its values as they would stand in a file."""
+    names = tuple(str(name).strip() for name in frame.columns)
+    if len(set(names)) < len(names):
+        raise InputError("columns of the data frame", "must have different names", ", ".join(names[:MOST_LISTED]))
+    columns = [frame.iloc[:, place] for place in range(len(names))]
+    texts = [
+        ["" if none else str(value).strip() for value, none in zip(column.tolist(), column.isna(), strict=True)]
+        for column in columns
+    ]
+    return Table(names, [list(row) for row in zip(*texts, strict=True)])
 
 
 # ---- Raw values: data frames, rows, columns.

@@ -23,8 +23,13 @@ NO_GAP = (
 )
 
 
-def plan_report(config: Config, release_plan: ReleasePlan, planner: Planner, *, budgeted: bool) -> dict[str, Any]:
-    """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures."""
+def plan_report(
+    config: Config, release_plan: ReleasePlan, planner: Planner, *, budgeted: bool, counted: bool = True
+) -> dict[str, Any]:
+    """{"channels": rows for a table, "notes": lines}. `budgeted`: the data have a budget, and show no exact figures.
+
+    `counted`: there are counts, and so it can be said what to expect of noise.
+    """
     delta = config.privacy.delta if release_plan.claim is None else release_plan.claim.delta
     planned = {channel.name: channel.total for channel in planner.channels(release_plan)}
     channels = []
@@ -36,6 +41,7 @@ def plan_report(config: Config, release_plan: ReleasePlan, planner: Planner, *, 
             about = {"noise": row.noise, "sampling": row.sampling, "epsilon": finite}
             channels.append({"channel": channel.name, **about})
     notes = _notes(config, release_plan, planner)
+    notes += _expected(config, release_plan, planner) if counted else []
     if budgeted and release_plan.evaluation is None:
         notes.append(
             "Data with a budget show no exact figures, and this plan has no noisy ones: the run will end without "
@@ -74,6 +80,12 @@ def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[
             f"One rate for all groups, and one ε: a round shows {int(scores.min())} scores of the smallest and "
             f"{int(scores.max())} of the largest, not {planner.work.samples} of each."
         )
+    return lines
+
+
+def _expected(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:
+    """What to expect of training with this noise, for these counts."""
+    lines = []
     left_out = int(np.count_nonzero(release_plan.records == 0))
     if left_out:
         lines.append(f"Clients with a released count below {release_plan.least}, which take no part: {left_out}.")
@@ -93,7 +105,7 @@ def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[
         )
         lines.append(
             f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
-            f"{privacy.max_grad_norm:g}: gradients of small groups are clipped first."
+            f"{config.privacy.max_grad_norm:g}: gradients of small groups are clipped first."
         )
     return lines
 

@@ -73,11 +73,7 @@ class RunLedger:
                 require_its_budget(config, dataset, ledger.url, key)
             seeded = config.run.reproducible_noise
             if budgeted:
-                _require_real(config, federation.schema, dataset)
-                if without_noise:
-                    rule = f"must have noise for {dataset!r}, which has a budget"
-                    raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
-                _require_its_unit(config, dataset, state.neighbouring)
+                require_allowed(config, federation.schema, dataset, state.neighbouring, without_noise)
                 _require_same_partition(ledger, dataset, run)
                 if not federation.loaded:
                     _require_known_clients(ledger, dataset, {client.name for client in federation.clients})
@@ -214,6 +210,17 @@ def _another_division(dataset: str, how: str) -> Refused:
         f"Earlier runs on {dataset!r} divided its records among clients or groups differently ({how}). A budget counts "
         "each client's and group's records for themselves, which holds for one division only. Use the earlier one."
     )
+
+
+def require_allowed(
+    config: Config, schema: Schema, dataset: str, budget: Neighbouring | None, without_noise: Sequence[str]
+) -> None:
+    """Raise if data with a budget do not allow such a run, whatever has been spent of it."""
+    _require_real(config, schema, dataset)
+    if without_noise:
+        rule = f"must have noise for {dataset!r}, which has a budget"
+        raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
+    _require_its_unit(config, dataset, budget)
 
 
 def _require_real(config: Config, schema: Schema, dataset: str) -> None:

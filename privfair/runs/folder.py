@@ -27,6 +27,7 @@ from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.codec import TREE, Arrays, Codec, FloatArray, with_tree
 from privfair.config import Config
 from privfair.datasets.columns import Encoder
+from privfair.datasets.registry import find
 from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.exchange import Absence, Memory
@@ -243,6 +244,9 @@ class _Log:
         return history, absent
 
 
+FIRST_ENCODING = {"adult": "compact", "credit": "compact"}  # of runs whose configuration does not name one
+
+
 class RunDirectory:
     """One run on disk."""
 
@@ -259,6 +263,8 @@ class RunDirectory:
         tables = config.as_tables()
         if isinstance(tables["data"].get("path"), str):  # the run can be resumed from any folder
             tables["data"]["path"] = str(Path(tables["data"]["path"]).resolve())
+        if config.data.name in FIRST_ENCODING:  # the default of this version may not be that of the next
+            tables["data"].setdefault("encoding", find(config.data.name).options()["encoding"])
         if config.privacy.enabled:  # and to one ledger it belongs
             tables["run"]["ledger"] = absolute_url(ledger_url(config.run.ledger))
         directory = RunDirectory(path)
@@ -287,10 +293,13 @@ class RunDirectory:
     def read_config(self) -> Config:
         """The run's settled configuration; what a file of an earlier version left open has the value it had then."""
         config = self._written()
-        if config.fairness.tracker is not None and config.aggregation.masks is not None:
-            return config
-        then = {"fairness.tracker": config.fairness.tracker or "samples", "aggregation.masks": config.masks}
-        return with_keys(config, then | ({"privacy.counts": config.privacy.counts} if config.privacy.enabled else {}))
+        then: dict[str, Any] = {}
+        if config.fairness.tracker is None or config.aggregation.masks is None:
+            then = {"fairness.tracker": config.fairness.tracker or "samples", "aggregation.masks": config.masks}
+            then |= {"privacy.counts": config.privacy.counts} if config.privacy.enabled else {}
+        if config.data.name in FIRST_ENCODING and "encoding" not in config.data.options:
+            then["data.encoding"] = FIRST_ENCODING[config.data.name]
+        return with_keys(config, then)
 
     def _written(self) -> Config:
         return Config.read(self.path / "config.toml")

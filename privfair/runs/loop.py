@@ -17,7 +17,7 @@ from privfair.federated.model_state import Replica
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import Server, begin, run_round
 from privfair.privacy.plan_report import plan_report
-from privfair.runs.assembly import Simulation
+from privfair.runs.assembly import RunSpec, Simulation
 from privfair.runs.folder import Checkpoint, RunDirectory
 from privfair.util import one_thread
 
@@ -167,6 +167,14 @@ def state_of(checkpoint: Checkpoint, model: Model) -> ServerState:
     return ServerState(found.round, model, found.release_plan, found.algorithm, found.uncounted, found.absent)
 
 
+def report_of(spec: RunSpec, release_plan: ReleasePlan, *, budgeted: bool, counted: bool = True) -> dict[str, Any]:
+    """The plan of a private run for people, as `plan_report` has it, with what was chosen for the user."""
+    if spec.planner is None:
+        raise ValueError("a run without privacy has no plan")
+    report = plan_report(spec.config, release_plan, spec.planner, budgeted=budgeted, counted=counted)
+    return {**report, "choices": [{**choice._asdict(), "text": choice.text} for choice in spec.choices]}
+
+
 # ---- A run of a simulation.
 
 
@@ -242,15 +250,8 @@ class SimulatedRun(Run):
 
     def on_plan(self, state: ServerState) -> None:
         """Report the plan of a private run."""
-        planner = self.simulation.spec.planner
-        if self._planned and planner:
-            report = plan_report(self.config, state.release_plan, planner, budgeted=self.simulation.budgeted)
-            self._planned(
-                {
-                    **report,
-                    "choices": [{**choice._asdict(), "text": choice.text} for choice in self.simulation.spec.choices],
-                }
-            )
+        if self._planned and self.simulation.spec.planner:
+            self._planned(report_of(self.simulation.spec, state.release_plan, budgeted=self.simulation.budgeted))
 
     def on_round(self, state: ServerState) -> None:
         """Add a line to the history, where one is due, and report it."""

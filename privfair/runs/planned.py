@@ -2,6 +2,7 @@
 
 Nothing is priced here: the planner is the one that `train` uses. Of the data it needs only the schema, the number of
 clients and, if rates follow from counts, the counts. Given counts lead to the plan of a run that releases just these.
+A table with a declared schema is not opened; what nobody declared is assumed, and said.
 """
 
 from __future__ import annotations
@@ -11,37 +12,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accountant.budget import how_often
 from accountant.calibration import Channel
-from accountant.errors import InputError, NotThere
+from accountant.errors import InputError, NotThere, Refused
 from accountant.events import Composed, Event, Repeated
+from accountant.ledger.ledger import Ledger
+from privfair.channels.base import PriceList
 from privfair.channels.workload import Sampling
 from privfair.config import Config
+from privfair.datasets.csv_file import declared_facts
 from privfair.datasets.records import Schema
 from privfair.datasets.registry import load_configured
 from privfair.fairness.notions import Cells, Notion
 from privfair.federated.messages import Counts
 from privfair.federated.release_plan import Claim, ReleasePlan
+from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.requirements import require_decided
+from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_allowed, require_its_budget
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
 from privfair.util import FloatArray
 
 RATES = "privacy.sampling_rate and privacy.prediction_rate"
 RESOLUTION = 10**9  # of rates that stand for a number of records out of a group
+SIZES = (300, 30_000)  # training records of a client, a small and a large number, where none is declared
+CLIENTS = 10  # where they are not declared
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that has not begun: its configuration, its planner and its release plan."""
+    """A run that has not begun: what follows from its configuration and schema, and its release plan."""
 
-    config: Config
+    spec: RunSpec
     planner: Planner
     release_plan: ReleasePlan
+    counted: bool = True  # False: it is one of rates alone, and its numbers of records mean nothing
+
+    @property
+    def config(self) -> Config:
+        """Its configuration."""
+        return self.spec.config
 
     @property
     def claim(self) -> Claim:
@@ -66,22 +82,85 @@ class PlannedRun:
         free = [replace(channel, fixed=channel.name in fixed) for channel in planner.channels(self.release_plan)]
         return planner.price([channel.scaled(noise) for channel in free])
 
+    def room(self, names: Sequence[str]) -> dict[str, Any]:
+        """What the ledger at hand says of the data's budget, and how many such runs still fit; nothing is reserved.
+
+        `names`: the clients', as far as they are declared; others are taken for clients that have spent nothing.
+        """
+        config, planner = self.config, self.planner
+        url, dataset, budget = budget_at_hand(config, config.data.name)
+        about: dict[str, Any] = {"ledger": url, "dataset": dataset, "budget": None, "runs": None, "refused": None}
+        try:
+            if budget is None:
+                require_its_budget(config, dataset, url)
+                return about
+            about["budget"] = {"epsilon": budget.epsilon, "delta": budget.delta}
+            require_allowed(config, self.spec.schema, dataset, budget.neighbouring, planner.without_noise)
+            with Ledger(url, create=False) as ledger:
+                spent = ledger.spent(dataset)
+            unknown = sorted({client for client, _ in spent if client} - set(names)) if not names else []
+            clients = [*names, *unknown, *(f"client {n + 1}" for n in range(self.spec.clients))][: self.spec.clients]
+            labels, how, unit = cell_labels(self.spec.cells, self.spec.schema), planner.adjacency, planner.unit
+            prices = [
+                PriceList(dataset, "planned", name, labels, self.spec.cells, how, own, unit, planner.work.cohort)
+                for name, own in zip(clients, self.release_plan.cells, strict=True)
+            ]
+            rounds = range(config.federation.rounds)
+            spends = planned_spends(self.release_plan, self.spec.plan, rounds, prices)
+            spends += count_spends(self.release_plan, self.spec.plan, prices)
+            about["runs"] = how_often(budget, spent, spends)
+        except (InputError, Refused) as error:
+            about |= {"refused": str(error), "runs": 0}
+        return about
+
 
 @dataclass(frozen=True)
 class PublicFacts:
-    """What a plan may depend on: schema and clients, and counts if they are public or were released."""
+    """What a plan may depend on: schema and clients, and counts if they are public or were released.
+
+    `names`: the clients', if they are declared; `notes`: what was assumed, and what was looked at.
+    """
 
     schema: Schema
     clients: int
     counts: tuple[Counts, ...] | None = None
     notion: Notion | None = None
+    names: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def declared(config: Config, clients: int | None = None) -> PublicFacts:
+        """What configuration and schema say of the data, which are not opened if they have a declared schema.
+
+        `clients`: how many there are, where that is not declared.
+        """
+        known = declared_facts(config.data.options) if config.data.name == "csv" else None
+        if known is None or (config.privacy.counts == "public" and not config.run.clients):
+            facts = PublicFacts.of(config)
+            if clients not in (None, facts.clients):
+                raise InputError("--clients", f"must be {facts.clients}, as in the data", clients)
+            if known is not None:
+                return replace(facts, notes=("Counts are public, and were read off the table.",))
+            if facts.schema.inferred:
+                note = "No schema is declared: it was read off the records, and for such a run no ε is claimed."
+                return replace(facts, notes=(f"{note} Declare data.schema: then the table is not opened here.",))
+            return facts
+        schema, names = known
+        names = config.run.clients or names
+        if names and clients not in (None, len(names)):
+            raise InputError("--clients", f"must be {len(names)}, as declared", clients)
+        if names or clients is not None:
+            return PublicFacts(schema, len(names) or clients or 1, names=names)
+        several = max(CLIENTS, config.federation.clients_per_round or 0, config.aggregation.smallest_cohort or 0)
+        note = f"How many clients there are is not declared: {several} are ASSUMED (--clients N, or declare the values "
+        return PublicFacts(schema, several, notes=(f"{note}of data.client in the schema).",))
 
     @staticmethod
     def of(config: Config) -> PublicFacts:
         """The schema and clients of the configured data, and counts that the owner declared public."""
         found = load_configured(config)
         names = config.run.clients or tuple(client.name for client in found.clients)
-        facts = PublicFacts(found.schema, len(names))
+        facts = PublicFacts(found.schema, len(names), names=names)
         if config.privacy.counts != "public" or config.run.clients:
             return facts
         cells = RunSpec.of(config, found.schema, len(names)).cells
@@ -100,12 +179,44 @@ class PublicFacts:
         return spec, spec.planner
 
 
+def planned_runs(config: Config, facts: PublicFacts) -> tuple[list[PlannedRun], tuple[str, ...]]:
+    """The plan of these facts, and what was assumed; where its rates follow from a size that nobody declared, two.
+
+    They are of a small and a large number of records, those that cost more first. A declared number of records is
+    divided evenly.
+    """
+    spec, planner = facts.planner(config)
+    config = spec.config
+    size, beforehand = config.privacy.records, planner.one_phase and config.privacy.counts != "public"
+    if facts.counts is not None or (beforehand and size is None):
+        return [planned_run(config, facts)], facts.notes
+    totals = [n * facts.clients for n in SIZES] if size is None else [round(size * (1 - config.data.test_fraction))]
+    even = "the same number in every client and group"
+    note = (
+        "Rates and noise follow from released counts, and no size is declared: "
+        f"{' and '.join(f'{total:,}' for total in totals)} training records are ASSUMED, {even} (data.records = N, "
+        "--records or --counts-of)."
+        if size is None
+        else f"Counts are ASSUMED: {totals[0]:,} training records of the declared {size:,}, {even}."
+    )
+    found, errors, notes = list[PlannedRun](), list[InputError](), [*facts.notes, note]
+    for total in totals:
+        try:
+            found.append(planned_run(config, replace(facts, counts=even_counts(spec.cells, facts.clients, [total]))))
+        except InputError as error:
+            errors.append(error)
+            notes.append(f"With {total:,} training records there is no such run: {error}")
+    if not found:
+        raise errors[0]
+    return sorted(found, key=lambda run: -getattr(run.claim, config.privacy.target_method)), tuple(notes)
+
+
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
     """The plan that `train` makes of this configuration, on data with these facts."""
     spec, planner = facts.planner(config)
     config = spec.config
-    if planner.one_phase and config.privacy.counts != "public":
-        return PlannedRun(config, planner, planner.terms_beforehand(facts.clients))
+    if facts.counts is None and planner.one_phase and config.privacy.counts != "public":
+        return PlannedRun(spec, planner, planner.terms_beforehand(facts.clients), counted=False)
     if facts.counts is None:
         rule = "must be known to plan this run: rates and noise follow from counts"
         remedy = f"Give --records, or --counts-of a finished run; or fix {RATES}, and the plan needs no counts."
@@ -116,7 +227,7 @@ def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:
     if found != shape:
         rule = f"must be of {shape[0]} clients and {shape[1]} groups (of every conditioning set)"
         raise InputError("numbers of records", rule, f"{found[0]} clients and {found[1]} groups")
-    return PlannedRun(config, planner, PrivateCounts(planner).settle(list(facts.counts)))
+    return PlannedRun(spec, planner, PrivateCounts(planner).settle(list(facts.counts)))
 
 
 def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
@@ -134,7 +245,7 @@ def planned_by_rates(config: Config, facts: PublicFacts) -> PlannedRun:
     shared = planner.work.shares_scores and privacy.predictions != "none"
     sampling = Sampling(rate, planner.steps(rate), quotas if shared else None, None)
     records = np.full(facts.clients, ratio.denominator)
-    return PlannedRun(config, planner, replace(planner, public_counts=cells).release_plan(sampling, records, cells, 1))
+    return PlannedRun(spec, planner, replace(planner, public_counts=cells).release_plan(sampling, records, cells, 1))
 
 
 def even_counts(

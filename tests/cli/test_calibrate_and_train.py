@@ -91,7 +91,9 @@ def configured(folder: Path, run: dict[str, Any]) -> Path:
         "schema": {
             "numeric": {"score": [-4.0, 4.0]}, "positive": "1",
             "categories": {
-                "sex": {"values": ["F", "M"], "unknown": "drop"}, "age": {"values": ["old", "young"], "unknown": "drop"}
+                "sex": {"values": ["F", "M"], "unknown": "drop"},
+                "age": {"values": ["old", "young"], "unknown": "drop"},
+                "branch": {"values": ["north", "south", "west"], "unknown": "drop"},
             },
         },
     }  # fmt: skip
@@ -108,8 +110,8 @@ def configured(folder: Path, run: dict[str, Any]) -> Path:
     return path
 
 
-def calibrated(*arguments: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["calibrate", "--json", *arguments])
+def calibrated(*arguments: str, command: str = "calibrate") -> dict[str, Any]:
+    result = CliRunner().invoke(app, [command, "--json", *arguments])
     assert result.exit_code == 0, (result.output, result.exception)
     return json.loads(result.stdout)
 
@@ -131,7 +133,18 @@ def test_calibrate_prices_what_train_plans(tmp_path: Path, name: str) -> None:
     privacy = privfair.train(config, out=tmp_path / "run", planned=plans.append).privacy
     two_phases = privacy["plan"] == "two phases"
     assert two_phases is name.removeprefix("no fairness, ").startswith("two phases")
-    found = calibrated(str(config), *(["--counts-of", str(tmp_path / "run")] if two_phases else []))
+    counts = ["--counts-of", str(tmp_path / "run")] if two_phases else []
+    found = calibrated(str(config), *counts)
+    if RUNS[name]["privacy"].get("counts") != "public":
+        (tmp_path / "people.csv").unlink()  # neither command opens it: all of it that matters is declared
+    before = calibrated(str(config), *counts, command="plan")
+    assert {key: before[key] for key in found if key in before} == {k: v for k, v in found.items() if k in before}
+    assert set(found) - set(before) == {"other_choices"}
+    shown_before = [(row["channel"], row["noise"], row["epsilon"]) for row in before["plans"][0]["channels"]]
+    assert shown_before == [(row["channel"], row["noise"], row["epsilon"]) for row in plans[0]["channels"]]
+    if two_phases or RUNS[name]["privacy"].get("counts") == "public":
+        assert before["plans"][0]["channels"] == plans[0]["channels"]
+        assert before["plans"][0]["notes"] == plans[0]["notes"]
     assert found["epsilon_by"] == pytest.approx(privacy["epsilon_of_plan"], rel=1e-9)
     for fact in ("delta", "adjacency", "unit", "plan"):
         assert found[fact] == privacy[fact]
@@ -249,10 +262,10 @@ def test_a_run_with_clients_that_stayed_away_quotes_its_plan(tmp_path: Path) -> 
     require_one_figure(privacy, json.loads(CliRunner().invoke(app, audit_of(tmp_path)).stdout))
 
 
-def test_a_plan_of_two_phases_needs_counts_and_says_which(tmp_path: Path) -> None:
+def test_a_plan_of_two_phases_is_for_counts_and_says_which(tmp_path: Path) -> None:
     config = str(configured(tmp_path, RUNS["two phases"]))
-    result = CliRunner().invoke(app, ["calibrate", config])
-    assert "Give --records, or --counts-of a finished run; or fix privacy.sampling_rate" in str(result.exception)
+    assumed = calibrated(config)
+    assert "900 and 90,000 training records are ASSUMED" in assumed["notes"][0]
     even = calibrated(config, "--records", "300")
     skewed = calibrated(config, "--records", "180,90,30", "--groups", "90,10")
     assert even["epsilon_by"] == skewed["epsilon_by"] == {"rdp": even["epsilon_by"]["rdp"], "pld": 6.0}

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import privfair
 from accountant import Budget, Ledger
+from accountant.delimited import read_delimited
 from accountant.errors import InputError
 from privfair.cli import app
 from privfair.cli.init import key, quoted
@@ -131,6 +132,15 @@ def test_names_that_come_twice_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1 must name every column once; found 'twice or more: age'"):
         run(path, "--out", tmp_path / "people.toml")
     assert not (tmp_path / "people.toml").exists()
+
+
+def test_a_column_that_comes_again_with_the_same_values_is_read_once(tmp_path: Path) -> None:
+    rows = [[n, "FM"[n % 2], n, ["no", "yes"][n % 3 == 0]] for n in range(40)]
+    path = write(tmp_path / "people.csv", ["age", "sex", "age ", "hired"], rows)
+    about = json.loads(run(path, "--out", tmp_path / "people.toml", "--json").stdout)
+    assert about["notes"] == ["Columns that came twice, with the same values, were read once: age."]
+    assert len(load("csv", path=str(path), label="hired", positive="yes", sensitive="sex").schema.features) == 1
+    assert read_delimited(path).header == ["age", "sex", "hired"]
 
 
 @pytest.mark.parametrize(

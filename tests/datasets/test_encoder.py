@@ -199,7 +199,10 @@ NUMERIC = {"kind": "numeric", "name": "a", "low": 0.0, "high": 1.0, "transform":
         ({"version": 1, "columns": []}, "columns of the encoder must be at least one"),
         ({"version": 1, "columns": [NUMERIC, NUMERIC]}, "columns of the encoder must be at least one, with different"),
         ({"version": 1, "columns": [5]}, "column of the encoder must be a table"),
-        ({"version": 1, "columns": [{"kind": "date", "name": "a"}]}, "must be one of numeric, categorical, plain"),
+        (
+            {"version": 1, "columns": [{"kind": "date", "name": "a"}]},
+            "must be one of numeric, binned, categorical, plain",
+        ),
         ({"version": 1, "columns": [{"kind": "plain"}]}, "plain column of the encoder must have the field name"),
         ({"version": 1, "columns": [{"kind": "plain", "name": "a", "low": 1}]}, "field low of the encoder must be"),
         ({"version": 1, "columns": [{"kind": "plain", "name": 4}]}, "name of an encoder's column must be text"),

@@ -136,6 +136,11 @@ def test_adult(real) -> None:
     hours = (records.features[:, federation.schema.features.index("hours-per-week")] + 1) / 2 * 98 + 1
     np.testing.assert_allclose(np.sort(hours), np.sort(table[12]), rtol=1e-5)
     assert not {"sex", "race"} & {feature.split("=")[0] for feature in federation.schema.features}
+    education = pd.get_dummies(table[3]).rename(columns=lambda name: f"education={name.strip()}").sum()
+    found = dict(zip(federation.schema.features, records.features.sum(axis=0, dtype=float), strict=True))
+    assert {name: found[name] for name in education.index} == education.to_dict()
+    ages = pd.cut(table[0], [0, 20, 25, 30], right=False).value_counts().sort_index().tolist()
+    assert [found[f"age: {ends}"] for ends in ("below 20", "20 to 25", "25 to 30")] == ages
 
 
 def test_adult_by_occupation(real) -> None:

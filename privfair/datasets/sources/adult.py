@@ -79,29 +79,66 @@ SENSITIVE = {
     "race": Categorical("race", ("White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other"), other=False),
 }
 CLIENTS = {"occupation": OCCUPATION, "workclass": WORKCLASS}
-FEATURES: tuple[Column, ...] = (
-    Numeric("age", 17, 90),
-    Numeric("education-num", 1, 16),
-    Numeric("hours-per-week", 1, 99),
-    Numeric("capital-gain", 0, 99999, "log1p"),
-    Numeric("capital-loss", 0, 4356, "log1p"),
-    WORKCLASS,
-    Categorical(
-        "marital-status",
-        (
-            "Married-civ-spouse",
-            "Divorced",
-            "Never-married",
-            "Separated",
-            "Widowed",
-            "Married-spouse-absent",
-            "Married-AF-spouse",
-        ),
+MARITAL = Categorical(
+    "marital-status",
+    (
+        "Married-civ-spouse",
+        "Divorced",
+        "Never-married",
+        "Separated",
+        "Widowed",
+        "Married-spouse-absent",
+        "Married-AF-spouse",
     ),
-    OCCUPATION,
-    Categorical("relationship", ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried")),
-    Categorical("native-country", ("United-States",)),
 )
+RELATIONSHIP = Categorical(
+    "relationship", ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried")
+)
+EDUCATION = Categorical(
+    "education",
+    (
+        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th",
+        "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
+    ),
+)  # fmt: skip
+COUNTRY = Categorical(
+    "native-country",
+    (
+        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)",
+        "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland",
+        "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador",
+        "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia",
+        "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
+    ),
+)  # fmt: skip
+# Edges of bins: five years; the classes of hours at work that the Bureau of Labor Statistics publishes from this
+# survey; none, and round numbers of dollars.
+AGES = tuple(range(20, 75, 5))
+HOURS = (5, 15, 30, 35, 40, 41, 49, 60)
+GAINS = (1, *range(1000, 11_000, 1000), 15_000, 20_000, 50_000)
+LOSSES = (1, 1000, 1250, 1500, 1750, 2000, 2250, 2500, 3000)
+
+
+def _numbers(money: str, *, bins: bool) -> tuple[Column, ...]:
+    """The five numbers; `money`: how gains and losses are transformed."""
+    return (
+        Numeric("age", 17, 90, edges=AGES if bins else ()),
+        Numeric("education-num", 1, 16),
+        Numeric("hours-per-week", 1, 99, edges=HOURS if bins else ()),
+        Numeric("capital-gain", 0, 99999, money, GAINS if bins else ()),
+        Numeric("capital-loss", 0, 4356, money, LOSSES if bins else ()),
+    )
+
+
+CATEGORIES = (WORKCLASS, EDUCATION, MARITAL, OCCUPATION, RELATIONSHIP, SENSITIVE["race"], COUNTRY)
+ENCODINGS: dict[str, tuple[Column, ...]] = {
+    "binned": (*_numbers("log1p", bins=True), *CATEGORIES),
+    "full": (*_numbers("linear", bins=False), *CATEGORIES),
+    "compact": (
+        *_numbers("log1p", bins=False), WORKCLASS, MARITAL, OCCUPATION, RELATIONSHIP,
+        Categorical("native-country", ("United-States",)),
+    ),
+}  # fmt: skip
 
 
 def load(
@@ -110,24 +147,32 @@ def load(
     test_fraction: float = 0.25,
     by: str = "occupation",
     sensitive: str | Sequence[str] = "sex",
+    encoding: str = "binned",
     attribute_as_feature: bool = False,
 ) -> Federation:
     """48,842 persons at one client per occupation; sensitive: sex; label: income above 50,000 dollars.
 
     Rows: adult.data and adult.test together, all of them (the split is ours, not the published one).
     Features: age (17 to 90), years of education (1 to 16), hours per week (1 to 99), capital gain (0 to 99,999) and
-    loss (0 to 4,356), the last two as ln(1 + x), all mapped to [−1, 1]; work class, marital status, occupation,
-    relationship and native country (United-States or other) as 0/1 columns. Categories are those of the published
-    description, ranges those of the published files, as constants; missing ("?") and unseen categories are "other".
-    Not used: fnlwgt, a sampling weight, and education, which repeats education-num. Note that relationship (Husband,
-    Wife) reveals the sex of many.
+    loss (0 to 4,356), mapped to [−1, 1]; work class, education, marital status, occupation, relationship, race and
+    native country as 0/1 columns. Categories are those of the published description (adult.names), ranges those of the
+    published files, as constants; missing ("?") and unseen categories are "other". Not used: fnlwgt, a sampling
+    weight. Note that relationship (Husband, Wife) reveals the sex of many.
+    Encoding: with `encoding` "binned" (154 features) age is in bins of five years, too, hours per week in the classes
+    of the Bureau of Labor Statistics, gains and losses in round numbers of dollars; the two are ln(1 + x) besides. With
+    "full" (108) there are no bins, and dollars are linear: use it with standardisation. "compact" (46) is what earlier
+    versions had: no bins, ln(1 + x), neither education nor race, and United-States or other for the native country.
     Options: `by`: the clients are the occupations (15) or, with "workclass", the employers' kinds (9), "other"
-    included; `sensitive`: "sex" (Female, Male), "race" (five values), or a list of both; `attribute_as_feature` adds
-    sex and race, as 0/1 columns, to the features; without it neither is one.
+    included; `sensitive`: "sex" (Female, Male), "race" (five values), or a list of both, and what is sensitive is no
+    feature; `attribute_as_feature` adds sex and race, as 0/1 columns, to the features.
     """
     clients = CLIENTS[choice("by", by, CLIENTS)]
     attributes = [SENSITIVE[choice("sensitive", name, SENSITIVE)] for name in words("sensitive", sensitive)]
-    columns = (*SENSITIVE.values(), *FEATURES) if flag("attribute_as_feature", attribute_as_feature) else FEATURES
+    columns = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
+    if flag("attribute_as_feature", attribute_as_feature):
+        columns = (*(group for group in SENSITIVE.values() if group not in columns), *columns)
+    else:
+        columns = tuple(column for column in columns if column not in attributes)
     rows: list[list[str]] = []
     notes: list[str] = []
     for file in FILES:

@@ -24,30 +24,44 @@ CLIENTS = {
     "education": ("EDUCATION", {"1": "graduate school", "2": "university", "3": "high school"}),
     "marriage": ("MARRIAGE", {"1": "married", "2": "single"}),
 }
-FEATURES: tuple[Column, ...] = (
+STATUS = tuple(f"PAY_{month}" for month in (0, 2, 3, 4, 5, 6))
+PERSON: tuple[Column, ...] = (
     Numeric("LIMIT_BAL", 10_000, 1_000_000, "log"),
     Numeric("AGE", 21, 79),
     Categorical("EDUCATION", ("1", "2", "3")),
     Categorical("MARRIAGE", ("1", "2")),
-    *(Numeric(f"PAY_{month}", -2, 9) for month in (0, 2, 3, 4, 5, 6)),
+)
+AMOUNTS: tuple[Column, ...] = (
     *(Numeric(f"BILL_AMT{month}", -1_000_000, 2_000_000, "symlog") for month in range(1, 7)),
     *(Numeric(f"PAY_AMT{month}", 0, 2_000_000, "log1p") for month in range(1, 7)),
 )
+ENCODINGS: dict[str, tuple[Column, ...]] = {
+    "full": (*PERSON, *(Categorical(name, tuple(map(str, range(-2, 10)))) for name in STATUS), *AMOUNTS),
+    "compact": (*PERSON, *(Numeric(name, -2, 9) for name in STATUS), *AMOUNTS),
+}
 
 
 def load(
-    *, seed: int = 0, test_fraction: float = 0.25, by: str = "education", attribute_as_feature: bool = False
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.25,
+    by: str = "education",
+    encoding: str = "full",
+    attribute_as_feature: bool = False,
 ) -> Federation:
     """30,000 card holders at four clients, by education; sensitive: sex; label: default in the next month.
 
-    Features: credit limit (ln, 10,000 to 1,000,000), age (21 to 79), status of the last six repayments (−2 to 9), six
-    bills (sign(x)·ln(1 + |x|), −1 to 2 million) and six payments (ln(1 + x), up to 2 million), all from these public
-    ranges to [−1, 1]; education and marriage as 0/1 columns, undocumented codes being "other".
+    Features: credit limit (ln, 10,000 to 1,000,000), age (21 to 79), six bills (sign(x)·ln(1 + |x|), −1 to 2 million)
+    and six payments (ln(1 + x), up to 2 million), all from these public ranges to [−1, 1]; education, marriage and the
+    status of the last six repayments (−2 to 9) as 0/1 columns, undocumented codes being "other".
+    Encoding: with `encoding` "full" there are 99 features. "compact" (27) is what earlier versions had: the status of
+    a repayment is a number from −2 to 9, mapped to [−1, 1].
     Options: `by`: clients are levels of education or, with "marriage", married, single, other; `attribute_as_feature`
     adds sex as 0/1 columns.
     """
     column, names = CLIENTS[choice("by", by, CLIENTS)]
-    columns = (SEX, *FEATURES) if flag("attribute_as_feature", attribute_as_feature) else FEATURES
+    columns = ENCODINGS[choice("encoding", encoding, ENCODINGS)]
+    columns = (SEX, *columns) if flag("attribute_as_feature", attribute_as_feature) else columns
     path, file_notes = require("credit", FILE)
     whole = read_table(path)
     table = whole.where(_usable(whole))

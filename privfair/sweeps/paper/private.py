@@ -198,7 +198,7 @@ TRACKERS = (
     ),
     _tracker(
         "adult", "Adult",
-        {"federation.rounds": 60, "federation.learning_rate": 8.0},
+        {"data.encoding": "compact", "federation.rounds": 60, "federation.learning_rate": 8.0},
         {"privacy.max_grad_norm": 1.0},
         "Clients by occupation; model, step, clipping and rates as in examples/adult_private.toml, 60 rounds.",
     ),
@@ -282,8 +282,8 @@ SECURE_SUMS = (
         "federation.learning_rate": 1.0}, {3.0: 4.0, 1.0: 2.0}, {3.0: 0.92, 1.0: 0.85},
     ),
     _secure(
-        "secure-sums-adult", "Adult", {"data.name": "adult", "federation.rounds": 60, "federation.learning_rate": 8.0},
-        {1.0: 1.0}, {1.0: 0.97},
+        "secure-sums-adult", "Adult", {"data.name": "adult", "data.encoding": "compact", "federation.rounds": 60,
+        "federation.learning_rate": 8.0}, {1.0: 1.0}, {1.0: 0.97},
     ),
     _secure(
         "secure-sums-compas", "COMPAS",
