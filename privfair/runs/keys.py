@@ -77,7 +77,7 @@ def identities(config: Config, names: Sequence[str]) -> tuple[bytes, ...]:
     if set(known) != set(names):
         apart = ", ".join(sorted(set(known) ^ set(names)))
         raise InputError(key, f"must name the data holders {', '.join(names)}", f"a difference in {apart}")
-    found = []
+    found: list[bytes] = []
     for name in names:
         try:
             public = bytes.fromhex(known[name])
