@@ -108,7 +108,7 @@ def static_meters() -> list[Meter]:
     return [
         Meter("files", len(modules), 230),
         Meter("lines of the largest file", max(sizes.values()), 700),
-        Meter("lines", sum(sizes.values()), 37_000, most=48_500),
+        Meter("lines", sum(sizes.values()), 37_000, most=51_000),
         Meter("modules imported once", sum(importers[name] == 1 for name in modules), 45),
         Meter("import depth", depth(loaded), 18),
         Meter("packages that import each other", len(mutual_pairs(everything)), 0),
@@ -163,9 +163,9 @@ def run_meters() -> list[Meter]:
     finally:
         loop.run_round = real  # type: ignore[assignment]
     return [
-        Meter("files that a plain run executes", len(plain), 50),
+        Meter("files that a plain run executes", len(plain), 50, most=52),
         Meter("files that a private run executes", len(private), 85),
-        Meter("files that one private round executes", len(one_round), 35),
+        Meter("files that one private round executes", len(one_round), 35, most=37),
     ]
 
 

@@ -14,12 +14,20 @@ from accountant.empirical import FEWEST, Distinguished, TradeOff, distinguish
 from accountant.errors import InputError
 from accountant.events import Event
 from privfair.audit.attack import Attack, Subject
-from privfair.audit.canaries import CANARIES, VIEWS, CanariesAttack, Guessed, one_run_result
 from privfair.audit.counts import CountsAttack, EvaluationAttack
 from privfair.audit.features import POOLED, EmbeddingsAttack
 from privfair.audit.findings import EVERYBODY, Finding, Findings
 from privfair.audit.scores import PredictionsAttack
-from privfair.audit.updates import ClientsAttack, TrackedAttack, UpdatesAttack
+from privfair.audit.updates import (
+    CANARIES,
+    VIEWS,
+    CanariesAttack,
+    ClientsAttack,
+    Guessed,
+    TrackedAttack,
+    UpdatesAttack,
+    one_run_result,
+)
 from privfair.audit.whole_run import HolderAttack, WholeRunAttack
 from privfair.util import FloatArray
 

@@ -27,8 +27,7 @@ from privfair.audit.attack import (
 )
 from privfair.channels.base import respond
 from privfair.channels.features import EMBEDDINGS
-from privfair.clients.client import Client, all_scores
-from privfair.clients.embedder import Embedder
+from privfair.clients.client import Client, Embedder, all_scores
 from privfair.datasets.records import ClientData
 from privfair.federated.messages import Embeddings, Parameters
 from privfair.mechanisms.entropy import stream

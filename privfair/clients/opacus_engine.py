@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from accountant.errors import InputError
+from privfair.clients.training import NORMALS_AT_ONCE
 from privfair.federated.messages import PrivateWork
 from privfair.mechanisms.entropy import Entropy
 from privfair.per_record import clipped_sum, grid_of
@@ -29,7 +30,6 @@ from opacus.validators import ModuleValidator  # noqa: E402
 
 logging.root.handlers[:] = _handlers  # Opacus configures logging for the whole program; undo that
 
-_DRAWS_AT_ONCE = 1 << 14  # normals
 _RECURRENT = (DPRNN, DPLSTM, DPGRU)  # their linear parts are hooked one by one
 
 
@@ -185,7 +185,7 @@ class NoisyMean(DPOptimizer):  # type: ignore[misc]
     def _draws(self, work: PrivateWork, entropy: Entropy) -> Iterator[torch.Tensor]:
         """The noise of one step after the other, drawn for several steps at once: a call takes longer than a draw."""
         size, scale = self._mean.numel(), work.noise_multiplier * work.max_grad_norm
-        at_once = max(1, _DRAWS_AT_ONCE // size)
+        at_once = max(1, NORMALS_AT_ONCE // size)
         for drawn in range(0, work.steps, at_once):
             steps = min(at_once, work.steps - drawn)
             yield from torch.from_numpy(scale * entropy.normal(steps * size)).view(steps, size)

@@ -158,6 +158,7 @@ def minibatches(records: int, work: LocalWork, rng: np.random.Generator) -> Iter
 
 
 _CHOICES_AT_ONCE = 1 << 14
+NORMALS_AT_ONCE = 1 << 14
 _GRADIENTS_AT_ONCE = 1 << 24  # numbers; a larger minibatch is clipped and summed in parts
 
 

@@ -128,6 +128,12 @@ def as_weights(name: str, weights: Any, size: int) -> FloatArray:
 # ---- Kernels and the forms of their profiles.
 
 
+def chebyshev_points(count: int) -> FloatArray:
+    """The zeros of T_count on [−1, 1], between which smooth functions are interpolated."""
+    points: FloatArray = np.cos(np.pi * (np.arange(count) + 0.5) / count)[::-1]
+    return points
+
+
 def require_bandwidth(bandwidth: float) -> float:
     """The bandwidth as a float, if kernels can be computed with it; otherwise `InputError`."""
     remedy = "It is the distance over which scores count as alike; scores in [0, 1] want something like 0.1 to 1."
@@ -187,6 +193,11 @@ class Kernel(ABC):
     def bounded(self) -> bool:
         """Whether |v| is bounded; an unbounded kernel is only conditionally positive definite."""
         return True
+
+    @property
+    def has_cosines(self) -> bool:
+        """Whether its features on an interval are cosines; those of other kernels are computed."""
+        return False
 
     def __call__(self, x: Any, y: Any) -> Any:
         """κ(x, y) = v(x − y), elementwise."""

@@ -15,14 +15,13 @@ from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.polynomial import hermite_e
+from numpy.polynomial import chebyshev, hermite_e
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, kve
 
 from accountant.errors import InputError, require_positive
-from privfair.kernels.base import Form, Kernel, SumKernel, require_bandwidth
+from privfair.kernels.base import Form, Kernel, SumKernel, chebyshev_points, require_bandwidth
 from privfair.kernels.exponential import ExponentialPolynomial, smooth
-from privfair.kernels.witness import DistanceTable
 from privfair.mechanisms.score_release import GaussianNoise, LaplaceNoise, Noise
 from privfair.util import FloatArray
 
@@ -219,6 +218,11 @@ class EnergyKernel(Kernel):
         """It is not."""
         return False
 
+    @property
+    def has_cosines(self) -> bool:
+        """They are: −|x − y|/2 on an interval is diagonal in cosines once it is centred."""
+        return True
+
     def log_spectral_density(self, frequency: ArrayLike) -> FloatArray:
         """−2 ln|ω|, the generalised transform; infinite at 0."""
         with np.errstate(divide="ignore"):
@@ -379,6 +383,47 @@ class RationalQuadraticForm(Form):
         return total
 
 
+class DistanceTable:
+    """An even function of a distance, on cells that grow with the distance; computed directly beyond `reach`."""
+
+    _NODES = 16
+    _GROWTH = 1.5
+
+    def __init__(self, function: Callable[[FloatArray, int], FloatArray], *, scale: float, reach: float) -> None:
+        """Interpolate `function(r, order)`, smooth at distances below `scale`, on [0, reach]."""
+        self._function = function
+        edges = [0.0, scale / 4]
+        while edges[-1] < reach:
+            edges.append(edges[-1] * self._GROWTH)
+        self._edges = np.array(edges)
+        self._half_width = np.diff(self._edges) / 2
+        points = chebyshev_points(self._NODES)
+        centre = (self._edges[1:] + self._edges[:-1]) / 2
+        r = centre[:, None] + self._half_width[:, None] * points
+        values = function(r.reshape(-1), 0).reshape(r.shape)
+        self._coefficients = {0: chebyshev.chebfit(points, values.T, self._NODES - 1)}
+
+    def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
+        """The order-th derivative at each signed distance."""
+        r = np.abs(d)
+        inside = r < self._edges[-1]
+        value = np.empty_like(r)
+        if not inside.all():
+            value[~inside] = self._function(r[~inside], order)
+        if inside.any():
+            cell = np.searchsorted(self._edges, r[inside], side="right") - 1
+            half = self._half_width[cell]
+            t = (r[inside] - self._edges[cell]) / half - 1
+            coefficients = self._derivative_coefficients(order)[:, cell]
+            value[inside] = chebyshev.chebval(t, coefficients, tensor=False) / half**order
+        return value * np.sign(d) if order % 2 else value
+
+    def _derivative_coefficients(self, order: int) -> FloatArray:
+        if order not in self._coefficients:
+            self._coefficients[order] = chebyshev.chebder(self._coefficients[0], order)
+        return self._coefficients[order]
+
+
 # ---- Kernels and noise by name: `gaussian:0.3`, `matern52:0.2`, `0.5*gaussian:0.3+energy`, `laplace:0.5`.
 
 
@@ -400,6 +445,7 @@ NOISES: Mapping[str, tuple[str, Callable[..., Noise]]] = {
 }
 
 
+@lru_cache(maxsize=64)  # with its tables, which are made once
 def parse_kernel(text: str) -> Kernel:
     """The kernel a text names; sums with `+`, multiples with `*`."""
     parts = []

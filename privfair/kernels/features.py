@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike
 
 from accountant.errors import InputError, require_finite
 from privfair.kernels.base import Kernel
-from privfair.kernels.families import EnergyKernel
 from privfair.kernels.witness import ScoreTable, SortedSums, cell_polynomials
 from privfair.util import FloatArray
 
@@ -153,7 +152,7 @@ def features_of(kernel: Kernel, low: float = 0.0, high: float = 1.0, count: int 
         raise InputError("low", f"must be below high, {high:g}", low)
     if isinstance(count, bool) or (count is not None and not 1 <= count <= MOST):
         raise InputError("features", f"must be between 1 and {MOST}", count)
-    if isinstance(kernel, EnergyKernel):
+    if kernel.has_cosines:
         return Cosines(kernel, low, high, LEAST if count is None else count)  # 8 leave out 7.2%
     expansion = mercer(kernel, high - low)
     known = min(MOST, expansion.eigenvalues.size)

@@ -10,11 +10,10 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from numpy.polynomial import chebyshev
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, require_positive
-from privfair.kernels.base import Form, Kernel, SumKernel, apply, as_scores, as_weights
+from privfair.kernels.base import Form, Kernel, SumKernel, apply, as_scores, as_weights, chebyshev_points
 from privfair.kernels.exponential import ExponentialPolynomial
 from privfair.util import FloatArray
 
@@ -72,47 +71,6 @@ class SortedIndex:
 NODES = 8  # Chebyshev points on a cell of scores
 
 
-class DistanceTable:
-    """An even function of a distance, on cells that grow with the distance; computed directly beyond `reach`."""
-
-    _NODES = 16
-    _GROWTH = 1.5
-
-    def __init__(self, function: Callable[[FloatArray, int], FloatArray], *, scale: float, reach: float) -> None:
-        """Interpolate `function(r, order)`, smooth at distances below `scale`, on [0, reach]."""
-        self._function = function
-        edges = [0.0, scale / 4]
-        while edges[-1] < reach:
-            edges.append(edges[-1] * self._GROWTH)
-        self._edges = np.array(edges)
-        self._half_width = np.diff(self._edges) / 2
-        points = _chebyshev_points(self._NODES)
-        centre = (self._edges[1:] + self._edges[:-1]) / 2
-        r = centre[:, None] + self._half_width[:, None] * points
-        values = function(r.reshape(-1), 0).reshape(r.shape)
-        self._coefficients = {0: chebyshev.chebfit(points, values.T, self._NODES - 1)}
-
-    def evaluate(self, d: FloatArray, order: int = 0) -> FloatArray:
-        """The order-th derivative at each signed distance."""
-        r = np.abs(d)
-        inside = r < self._edges[-1]
-        value = np.empty_like(r)
-        if not inside.all():
-            value[~inside] = self._function(r[~inside], order)
-        if inside.any():
-            cell = np.searchsorted(self._edges, r[inside], side="right") - 1
-            half = self._half_width[cell]
-            t = (r[inside] - self._edges[cell]) / half - 1
-            coefficients = self._derivative_coefficients(order)[:, cell]
-            value[inside] = chebyshev.chebval(t, coefficients, tensor=False) / half**order
-        return value * np.sign(d) if order % 2 else value
-
-    def _derivative_coefficients(self, order: int) -> FloatArray:
-        if order not in self._coefficients:
-            self._coefficients[order] = chebyshev.chebder(self._coefficients[0], order)
-        return self._coefficients[order]
-
-
 def _interpolation_error(bound: float, width: float) -> float:
     """2M(h/4)ⁿ/n!: the error of interpolation in n Chebyshev points on a cell of width h, |f⁽ⁿ⁾| ≤ M."""
     return 2 * bound * math.pow(width / 4, NODES) / math.factorial(NODES)
@@ -141,7 +99,7 @@ def condensed(
     width = (high - low) / cells or 1.0
     position = (samples - low) / width
     cell = np.minimum(position.astype(np.intp), cells - 1)
-    points = _chebyshev_points(NODES)
+    points = chebyshev_points(NODES)
     shares = np.linalg.solve(
         np.vander(points, increasing=True).T, np.vander(2 * (position - cell) - 1, NODES, increasing=True).T
     )
@@ -232,7 +190,7 @@ def cell_polynomials(functions: Callable[[FloatArray], FloatArray], low: float, 
 
     `functions` gives (points, functions).
     """
-    points, h = _chebyshev_points(NODES), (high - low) / cells
+    points, h = chebyshev_points(NODES), (high - low) / cells
     centres = low + h * (np.arange(cells) + 0.5)
     values = functions((centres[:, None] + h / 2 * points).reshape(-1)).reshape(cells, NODES, -1)
     monomials = np.linalg.solve(np.vander(points, increasing=True), values.transpose(1, 0, 2).reshape(NODES, -1))
@@ -246,12 +204,6 @@ def horner_columns(table: FloatArray, column: NDArray[np.intp], x: FloatArray) -
         value *= x
         value += row.take(column)
     return value
-
-
-def _chebyshev_points(count: int) -> FloatArray:
-    """The zeros of T_count on [−1, 1]."""
-    points: FloatArray = np.cos(np.pi * (np.arange(count) + 0.5) / count)[::-1]
-    return points
 
 
 # ---- Σ_j w_j E(z − y_j) for an exponential polynomial E: sort once, then a look-up for each z. Exact.

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +23,7 @@ from privfair.channels.evaluation import EVALUATION
 from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
-from privfair.clients.client import Client
-from privfair.clients.embedder import Embedder
+from privfair.clients.client import Client, Embedder
 from privfair.clients.training import require_private_model
 from privfair.config import Config
 from privfair.datasets.records import ClientData, Federation, Schema
@@ -296,9 +296,10 @@ class RunSpec:
             return ClientAggregator(keys or self._plain(code).client, code, run=run, channel=channel)
         if masking is None or keys is None or code is None:
             raise InputError("aggregation.masks", "must be false where nobody has keys for masks", True)
-        about = masking.federation
+        about, f = masking.federation, self.config.federation
+        number = partial(sum_number, channel, rounds=f.rounds, joined=self.config.joins_features)
         who: dict[str, Any] = {"run": about.run, "channel": channel, "least": about.cohort.smallest}
-        return MaskedClientAggregator(keys, code, masking.holders, lambda r: self.sum_number(channel, r), **who)
+        return MaskedClientAggregator(keys, code, masking.holders, number, **who)
 
     def sum_number(self, channel: str, round_number: int | None) -> int:
         """The number of a masked sum of this run."""

@@ -43,7 +43,6 @@ from privfair.secure_aggregation.ciphertext import (
     Header,
     WrongLength,
 )
-from privfair.secure_aggregation.mask_arithmetic import Words
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import (
     CHECKS,
@@ -53,6 +52,7 @@ from privfair.secure_aggregation.masks import (
     GroupCode,
     MaskedVector,
     MaskingRefused,
+    Words,
     derived,
     to_integers,
     to_words,

@@ -41,7 +41,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from accountant.errors import InputError, Refused
 from privfair.codec import Payload
-from privfair.secure_aggregation.mask_arithmetic import Words
 from privfair.secure_aggregation.masks import (
     MODULUS,
     SHARE_BYTES,
@@ -54,6 +53,7 @@ from privfair.secure_aggregation.masks import (
     RosterSignature,
     UnmaskRequest,
     UnmaskShares,
+    Words,
     combined,
     commitment_of,
     derived,

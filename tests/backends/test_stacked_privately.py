@@ -11,7 +11,7 @@ import pytest
 
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.config import Config
-from privfair.engines.batched.private_training import Draws, private_draws
+from privfair.engines.batched.engine import Draws, private_draws
 from privfair.federated.messages import EvaluateRequest, Evaluation, Parameters, PrivateWork
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SystemEntropy

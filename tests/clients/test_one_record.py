@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from privfair.channels.base import respond
 from privfair.channels.updates import UpdatesChannel
-from privfair.clients.client import Client
-from privfair.clients.embedder import Embedder
+from privfair.clients.client import Client, Embedder
 from privfair.clients.training import Trained
 from privfair.datasets.records import ClientData, Records, Schema, SensitiveAttribute
 from privfair.engines.batched.engine import Engine

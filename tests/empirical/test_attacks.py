@@ -16,9 +16,8 @@ from accountant.errors import InputError, Refused
 from accountant.ledger.machine_state import state_folder
 from privfair.audit.attack import prepare, read
 from privfair.audit.audit import Effort, audit
-from privfair.audit.canaries import CanariesAttack, one_run_result
 from privfair.audit.scores import OneScore, PredictionsAttack, worst_case
-from privfair.audit.updates import UpdatesAttack
+from privfair.audit.updates import CanariesAttack, UpdatesAttack, one_run_result
 from privfair.audit.whole_run import HolderAttack, WholeRunAttack
 from privfair.config import Config
 from privfair.mechanisms.score_release import ScoreNoise

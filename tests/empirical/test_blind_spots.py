@@ -20,7 +20,7 @@ from privfair.clients.client import TrainingData, build_losses
 from privfair.clients.opacus_engine import NoisyMean
 from privfair.clients.training import Trained
 from privfair.deployment.holder import Holder, HolderRun
-from privfair.engines.batched import private_training as stacked_draws
+from privfair.engines.batched import engine as stacked_draws
 from privfair.federated.messages import Task, TrainRequest
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import SeededEntropy

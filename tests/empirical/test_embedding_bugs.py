@@ -11,7 +11,7 @@ import pytest
 
 from privfair.audit.audit import Effort, audit
 from privfair.channels.features import FeaturesChannel
-from privfair.clients import embedder
+from privfair.clients import client as client_module
 from privfair.clients.client import Client
 from privfair.federated.messages import EmbeddingsRequest
 from privfair.kernels.features import UnitFeatures
@@ -44,7 +44,7 @@ def test_vectors_that_are_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     subject, honest = plan_of_sums(tmp_path, PRIVATE), UnitFeatures.values
     monkeypatch.setattr(UnitFeatures, "values", lambda self, scores, **how: 3.0 * honest(self, scores, **how))
     assert audit(subject, QUICK, CHANNEL).fine
-    monkeypatch.setattr(embedder, "grid_sum", lambda v, steps: np.rint(v * steps).astype(np.int64).sum(axis=0))
+    monkeypatch.setattr(client_module, "grid_sum", lambda v, steps: np.rint(v * steps).astype(np.int64).sum(axis=0))
     caught(audit(subject, QUICK, CHANNEL), "embeddings")
 
 

@@ -12,7 +12,7 @@ import pytest
 from accountant.events import InShares
 from privfair.audit.attack import Attack, Subject, in_the_open, remainder
 from privfair.audit.audit import KINDS, Effort, audit
-from privfair.audit.canaries import CanariesAttack
+from privfair.audit.updates import CanariesAttack
 from privfair.channels.base import respond
 from privfair.clients import training
 from privfair.mechanisms.count_release import CountNoise

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accountant.errors import InputError
-from privfair.clients.embedder import Embedder
+from privfair.clients.client import Embedder
 from privfair.fairness.notions import EQUALIZED_ODDS, STATISTICAL_PARITY, Cells, Notion
 from privfair.fairness.tracking import EmbeddingPlan, SealedFeatures, SharedFeatures, TrackedPenalty, opened_features
 from privfair.kernels import GaussianKernel

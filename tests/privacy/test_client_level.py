@@ -17,7 +17,7 @@ from accountant.events import Adjacency, Composed, Gaussian, NeighbouringMismatc
 from privfair.audit.attack import prepare
 from privfair.audit.audit import KINDS
 from privfair.channels.base import PriceList
-from privfair.clients.embedder import Embedder
+from privfair.clients.client import Embedder
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.messages import (
