@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privfair.audit import audit, canaries
+from privfair.audit import audit, updates
 from privfair.audit.attack import Attack, Subject, prepare
 from privfair.config import Config
 from privfair.mechanisms.entropy import SeededEntropy
@@ -57,7 +57,7 @@ def generator_noise(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """From now on clients draw from one generator, which goes on from draw to draw; so do the audit's own coins."""
     rng, coins = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     monkeypatch.setattr(audit, "fresh_coins", lambda: coins)
-    monkeypatch.setattr(canaries, "SystemEntropy", lambda: SeededEntropy(coins))
+    monkeypatch.setattr(updates, "SystemEntropy", lambda: SeededEntropy(coins))
     monkeypatch.setattr(simulation, "entropy_of", lambda config, client: lambda channel, number: SeededEntropy(rng))
 
 

@@ -154,7 +154,8 @@ def test_whole_clients_with_masks(tmp_path: Path) -> None:
     updates = local.state.release_plan.client_updates
     assert updates is not None
     assert updates.noise.shares == 3
-    assert np.array_equal(parameters(stacked), parameters(local))
+    # what is clipped is a whole update, so that records are not trained on one by one: engines round in last bits
+    assert np.allclose(parameters(stacked), parameters(local), rtol=0, atol=1e-6)
 
 
 # ---- dropouts
@@ -405,8 +406,6 @@ def test_a_mask_of_a_run_that_was_interrupted_is_not_made_again(tmp_path: Path) 
             {"aggregation": {"scheme": "masked"}, "federation": {"clients_per_round": 3}},
             "federation.clients_per_round must be left out with aggregation.masks",
         ),
-        ({"aggregation": {"scheme": "masked"}, "run": {"engine": "flower-simulation"}}, "must be false with Flower"),
-        ({"aggregation": {"scheme": "masked"}, "run": {"engine": "flower"}}, "must be false with Flower"),
     ],
 )
 def test_what_does_not_go_with_masks_is_refused(sections: dict[str, Any], message: str) -> None:
