@@ -66,7 +66,7 @@ from privfair.federated.secure_sums import in_a_sum
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
-from privfair.privacy.requirements import require_decided, require_separate
+from privfair.privacy.requirements import require_decided, require_new, require_separate
 from privfair.privacy.run_ledger import ROSTERS, SURVIVORS, RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
 from privfair.runs.assembly import RunSpec
@@ -531,6 +531,7 @@ class Holder:
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
         if self._memory(run) is None:
+            require_new(self.config)
             if self.spec.planner is None:
                 require_no_budget(self.config, self.federation)
             with self._ledger(run, HolderState()) as (run_ledger, gateway):

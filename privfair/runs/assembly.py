@@ -57,6 +57,7 @@ from privfair.privacy.requirements import (
     require_combination,
     require_decided,
     require_decisions,
+    require_new,
     require_private,
     require_separate,
 )
@@ -215,6 +216,7 @@ class RunSpec:
             gradients=self._gradients() if config.sums_gradients else None,
             cohort=cohort_of(config, self.clients),
             counts_in_shares=config.sums_counts,
+            participation=self.plan.cohort_size(self.clients) / self.clients,
             learning_rate=f.learning_rate,
             learning_rate_decay=f.learning_rate_decay,
         )
@@ -548,6 +550,7 @@ class Credentials:
     @staticmethod
     def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
+        require_new(config)
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(named_run(new_name(), config, schema, notion), new_keys(config.scheme) if own else None)
 

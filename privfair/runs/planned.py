@@ -33,7 +33,7 @@ from privfair.federated.messages import Counts
 from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided
+from privfair.privacy.requirements import require_decided, require_new
 from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_allowed, require_its_budget
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
@@ -175,6 +175,7 @@ class PublicFacts:
         if spec.planner is None:
             remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
             raise InputError("privacy.epsilon", "must be given to plan a private run", None, remedy)
+        require_new(spec.config)
         spec.planner.require_plannable()
         return spec, spec.planner
 
