@@ -149,6 +149,30 @@ def require_new(config: Config) -> None:
         raise InputError("privacy.distributed_noise", rule, True, remedy)
 
 
+def whole_noise(config: Config) -> list[str]:
+    """What has all of its noise at every client in spite of masks, and why, in sentences; nothing without masks."""
+    privacy = config.privacy
+    if not (config.masks and privacy.enabled):
+        return []
+    if not config.shares_noise:
+        return ["Every client adds all noise of all it releases itself (privacy.distributed_noise = false)."]
+    found = []
+    if privacy.updates == "dp_sgd" and not config.sums_gradients:
+        adam = config.federation.local_optimizer != "sgd"
+        why = "federation.local_optimizer" if adam else "privacy.local_steps"
+        value = config.federation.local_optimizer if adam else privacy.local_steps
+        found.append(
+            f"Updates: every client adds all of their noise itself ({why} = {value}). Noise is in shares only where a "
+            "round is one plain step on the sum of all clients' gradients."
+        )
+    if config.shares_scores and (privacy.predictions != "none" or privacy.counts != "public"):
+        found.append(
+            "Scores, and counts of which their rates are made: single messages, no sums, so every client adds all of "
+            'their noise itself. fairness.tracker = "embedding" has sums in their place.'
+        )
+    return found
+
+
 def _require_whole_clients(config: Config) -> None:
     """Raise unless every number that leaves has a bound on how much a whole client can change it."""
     privacy = config.privacy

@@ -153,7 +153,10 @@ def _lag(config: Config, clients: int) -> tuple[bool, str]:
     if config.fairness.tracker == "embedding" and trained is not None and trained < clients and config.lagged:
         return False, "features of all clients are shared in every round, and only some of them train"
     if config.lagged:
-        return True, "a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own"
+        return (
+            True,
+            "a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",
+        )
     return False, "exchanges in one process take no time" if config.masks else "it is the default without masks"
 
 
