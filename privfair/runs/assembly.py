@@ -550,7 +550,6 @@ class Credentials:
     @staticmethod
     def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
         """For a new run, of a notion of one's own or of a known one."""
-        require_new(config)
         own = config.scheme != "plain" and config.aggregation.keys is None
         return Credentials(named_run(new_name(), config, schema, notion), new_keys(config.scheme) if own else None)
 
@@ -617,8 +616,12 @@ def build(
     federation: Federation | None = None,
     notion: Notion | None = None,
     credentials: Credentials | None = None,
+    *,
+    begins: bool = True,
 ) -> Simulation:
-    """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones."""
+    """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones.
+
+    `begins`: without credentials it is a new run, and must be what new runs may be."""
     require_decided(config)
     if federation is None:
         data = config.data
@@ -628,6 +631,8 @@ def build(
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
     spec = RunSpec.of(config, federation.schema, len(holders), notion)
     config = spec.config
+    if credentials is None and begins:
+        require_new(config)
     credentials = credentials or Credentials.new(config, federation.schema, notion)
     spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
     model, keys = spec.model(), credentials.keys

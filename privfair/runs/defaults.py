@@ -19,11 +19,10 @@ from privfair.fairness.notions import Notion
 from privfair.privacy.requirements import require_masks
 from privfair.secure_aggregation.masks import cohort_of
 
-
 ON = "aggregation.masks"
 ONE_STEP = (
-    "of one step a round the sum of all clients' gradients is taken, and the noise of sums comes in shares; for several "
-    "steps every client adds all of its noise (batch_size and local_epochs of [federation] are not used then)"
+    "of one step a round only the sum over all clients is needed, whose noise they share; with several steps each adds "
+    "all of its noise (one step does not use federation.batch_size and local_epochs)"
 )
 # Of a logistic model on standardised features a step of 1 is stable, and a clipped gradient is not longer than 1. With
 # 0.05, which is for the many small steps of local training, a hundred such steps stop far from the minimum.

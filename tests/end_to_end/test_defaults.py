@@ -216,7 +216,7 @@ def test_counts_steps_and_step_size_follow_from_the_sums(
     [
         (SUM, []),
         ({}, ["Scores, and counts"]),
-        ({**SUM, "privacy.local_steps": 5}, ["Updates: every client adds all of their noise itself (privacy.local_steps = 5)"]),
+        ({**SUM, "privacy.local_steps": 5}, ["every client adds all of their noise itself (privacy.local_steps = 5)"]),
         ({**SUM, "federation.local_optimizer": "adam"}, ["(federation.local_optimizer = adam)"]),
         ({**SUM, "privacy.distributed_noise": False}, ["(privacy.distributed_noise = false)"]),
         ({"privacy.local_steps": 5}, ["(privacy.local_steps = 5)", "Scores, and counts"]),

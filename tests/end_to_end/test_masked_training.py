@@ -201,7 +201,11 @@ def test_a_step_on_the_sum_of_a_cohort_stands_for_all(tmp_path: Path) -> None:
         "run": {"engine": "stacked"},
     }
     data = toy(clients=10, records=40)
-    small = {"method": "fedavg", "rounds": 60, "learning_rate": 1e-3}  # the model hardly moves, so that all steps are about the same
+    small = {
+        "method": "fedavg",
+        "rounds": 60,
+        "learning_rate": 1e-3,
+    }  # the model hardly moves, so that all steps are about the same
     some = trained(config(tmp_path, SEVEN, federation={**small, "clients_per_round": 7}, **about), data=data)
     everybody = trained(config(tmp_path, SEVEN, federation=small, **about), data=data)
     start = build(config(tmp_path, SEVEN, federation=small, **about), data).replica.parameters
