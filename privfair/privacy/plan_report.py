@@ -88,7 +88,7 @@ def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[
 def _expected(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:
     """What to expect of training with this noise, for these counts."""
     lines = []
-    left_out = int(np.count_nonzero(release_plan.records == 0))
+    left_out = int(np.count_nonzero(~release_plan.trains))
     if left_out:
         lines.append(f"Clients with a released count below {release_plan.least}, which take no part: {left_out}.")
     alone = unseen(release_plan, planner.cells)

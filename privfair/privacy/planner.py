@@ -559,8 +559,9 @@ class PrivateCounts:
 
     @property
     def admits_later(self) -> bool:
-        """Only where neither rates nor noise follow from counts."""
-        return self.planner.one_phase and self.planner.config.counts != "public"
+        """Only where neither rates nor noise, nor the step on a sum of gradients, follow from counts."""
+        planner = self.planner
+        return planner.one_phase and planner.config.counts != "public" and planner.work.gradients is None
 
     def settle(self, counts: list[Counts], noise: Noise | None = None) -> ReleasePlan:
         """Leave out who is too small, plan the rates, calibrate the noise, or check that of others.

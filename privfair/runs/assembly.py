@@ -446,9 +446,8 @@ class RunSpec:
             return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=retries, unplanned=())
         limit = None if self.config.privacy.epsilon is None else retries
         # masks are of this process: what was masked before a crash adds up with nothing
-        anew = (
-            (UPDATES, EMBEDDINGS, COUNTS, EVALUATION) if self.config.masks and not self.config.masks_in_the_open else ()
-        )
+        anew = (UPDATES, EMBEDDINGS, *((COUNTS, EVALUATION) if self.config.sums_counts else ()))
+        anew = anew if self.config.masks and not self.config.masks_in_the_open else ()
         return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit, made_anew=anew)
 
     def require_room(
