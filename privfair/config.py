@@ -158,7 +158,7 @@ class PrivacyConfig(Section):
     kernel_correction: Literal["none", "deconvolve"] = "none"
     # clients add shares of the noise to sums, not all of it each; default: with masks, where nobody sees the parts
     distributed_noise: bool | None = None
-    smallest_cohort: int | None = Field(None, ge=3)  # distributed noise: no sum of fewer clients; default: all of them
+    smallest_cohort: int | None = Field(None, ge=3)  # of noise in shares: no sum of fewer clients opens
     min_count: int = Field(10, ge=1, le=MOST_RECORDS)  # clients and cells with a smaller released count are dropped
     retries: int = Field(
         1, ge=0, le=MOST_ROUNDS
@@ -189,7 +189,8 @@ class AggregationConfig(Section):
 
     # default: bfv for a private run, plain for another; masked: masks without encryption, and a pad that hides the sum
     scheme: Literal["bfv", "ckks", "masked", "plain"] | None = None
-    # masks hide every single contribution: the server with at most `colluders` of the clients learns the sum alone
+    # masks hide every single contribution: the server with at most `colluders` of the clients learns the sum alone;
+    # default: in a private run of three clients or more, unless another key rules it out
     masks: bool | None = None
     colluders: int | None = Field(None, ge=1)  # with masks; default: a third of the clients, at least 1
     smallest_cohort: int | None = Field(None, ge=3)  # with masks: no sum of fewer clients opens; default: nine tenths
@@ -265,15 +266,20 @@ class Config(Section):
         return self.privacy.enabled and (self.masks if asked is None else asked)
 
     @property
+    def shares_scores(self) -> bool:
+        """Whether clients share single scores: then rates, quotas and weights follow from the counts of each."""
+        return self.federation.method == "mmd_fedavg" and self.fairness.tracker != "embedding"
+
+    @property
     def sums_counts(self) -> bool:
         """Whether counts and evaluation are released as totals over all clients, with noise in shares."""
-        return self.masks and self.shares_noise and not self.privacy.client_level
+        return self.masks and self.shares_noise and not self.privacy.client_level and not self.shares_scores
 
     @property
     def sums_gradients(self) -> bool:
         """Whether a round is one step of DP-SGD on the sum of all clients' gradients, with noise in shares."""
         one_step = self.privacy.local_steps in (None, 1) and self.federation.local_optimizer == "sgd"
-        return self.sums_counts and self.privacy.updates == "dp_sgd" and one_step
+        return self.masks and self.shares_noise and self.privacy.updates == "dp_sgd" and one_step
 
     @property
     def whole_sums(self) -> bool:
@@ -316,7 +322,15 @@ class Config(Section):
         """
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
-        return tuple(found for found in (*tracker, *masks) if found[1] not in getattr(self, found[0]).model_fields_set)
+        step = (("federation", "learning_rate"),) if self.open_learning_rate else ()
+        found = (*tracker, *masks, *step)
+        return tuple(one for one in found if one[1] not in getattr(self, one[0]).model_fields_set)
+
+    @property
+    def open_learning_rate(self) -> bool:
+        """Whether the step size is settled with the masks: where nobody named it, a step on sums has another one."""
+        named = "learning_rate" in self.federation.model_fields_set
+        return self.privacy.enabled and self.aggregation.masks is not False and not named
 
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""

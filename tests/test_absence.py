@@ -22,7 +22,7 @@ from privfair.runs.summary import summarise
 from tests.end_to_end.federations import toy
 
 Gone = Callable[[int, str, int | None], bool]  # (client, what is asked, round) -> whether it stays silent
-NOISE = {"count_noise": 1.0, "prediction_noise": 1.0, "noise_multiplier": 1.0}
+NOISE = {"counts": "laplace", "count_noise": 1.0, "prediction_noise": 1.0, "noise_multiplier": 1.0}
 PRIVATE = {**NOISE, "sampling_rate": 0.5, "prediction_rate": 0.5}
 
 

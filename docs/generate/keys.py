@@ -39,13 +39,15 @@ KEYS = {
     "federation.rounds": "Communication rounds.",
     "federation.local_epochs": "Passes of a client over its records in a round (without DP-SGD).",
     "federation.batch_size": "Records in a minibatch (without DP-SGD).",
-    "federation.learning_rate": "Step size at the clients.",
+    "federation.learning_rate": "Step size at the clients. Unset, 1 where a private round is one step on the sum of all "
+    "gradients ([masks](../howto/secure-sums.md)).",
     "federation.learning_rate_decay": "The step is multiplied by this after every round.",
     "federation.local_optimizer": "How a client takes its steps.",
     "federation.average_last": "The result is the mean of the models of this share of the rounds, the last ones. "
     "Averages noise out and costs no privacy. 0: the last model.",
     "federation.server_learning_rate": "Step of the server's optimizer; by default that of its authors.",
-    "federation.clients_per_round": "How many clients train in a round; by default all.",
+    "federation.clients_per_round": "How many clients train in a round; by default all. Masks need "
+    "`aggregation.smallest_cohort` of them.",
     "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
     "stable for a large λ. Not with DP-SGD.",
     "federation.lagged_scores": "Scores, or sums of features, under the model of the round before: they leave with its "
@@ -63,11 +65,13 @@ KEYS = {
     "but for synthetic data.",
     "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
     "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
-    "replacing a record, which costs more.",
+    "replacing a record, which costs more. Unset, `gaussian` where they are totals under masks; `laplace`, if it is named, "
+    "rules masks out.",
     "privacy.predictions": "Noise on shared scores. `none` is allowed, and the statement then says ε = ∞.",
     "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus. `client_level`: whole updates are clipped, "
     "and [whole data holders](../howto/client-level.md) are protected.",
-    "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget.",
+    "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget. `laplace` "
+    "rules masks out.",
     "privacy.count_noise": "Scale, in records. Given noise is kept as it is, and the rest is calibrated.",
     "privacy.prediction_noise": "Scale, in units of the score.",
     "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`. At client level: noise of the sum over "
@@ -76,14 +80,14 @@ KEYS = {
     "privacy.count_share": "How much of ε the counts may cost by themselves.",
     "privacy.prediction_share": "The same for scores (0.5 unless given) or features (0.3). Updates get the rest.",
     "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",
-    "privacy.distributed_noise": "Under encryption, for the embedding tracker and for client-level updates: every "
-    "client adds a share of the noise; the sum has all of it.",
-    "privacy.smallest_cohort": "With distributed noise: no sum of fewer clients is opened. Unless given, all clients "
-    "(at client level all that train in a round).",
+    "privacy.distributed_noise": "Every client adds a share of the noise of sums; the sum has all of it. Default: with "
+    "masks. Without them it is refused, but for runs that were begun so.",
+    "privacy.smallest_cohort": "Another name of `aggregation.smallest_cohort`.",
     "privacy.evaluation_share": "How much of ε the evaluation may cost by itself.",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
-    "privacy.local_steps": "DP-SGD: steps a round. Default: `local_epochs` / sampling rate.",
+    "privacy.local_steps": "DP-SGD: steps a round. Default: with masks 1, on the sum of all clients' gradients, whose "
+    "noise they share; else `local_epochs` / sampling rate. With more than 1 every client adds all of its noise.",
     "privacy.prediction_rate": "How likely a record's score is shared in a round.",
     "privacy.max_grad_norm": "Every record's gradient is clipped to this norm.",
     "privacy.max_update_norm": "At client level: a client's whole update of a round is clipped to this norm.",
@@ -97,7 +101,8 @@ KEYS = {
     "and a common pad, 4 bytes a number; `plain`: the server sees every update. Default: `bfv` for a private run, "
     "`plain` for another.",
     "aggregation.masks": "Mask every contribution, so that nobody can open a single one: `bfv`, or `masked`, which "
-    "always does. From 3 clients on; not with Flower yet.",
+    "always does. Default: on in a private run of 3 clients or more, unless "
+    "[another key rules it out](../howto/secure-sums.md#when-they-are-on).",
     "aggregation.colluders": "With masks: how many clients may collude with the server. Default: a third, at least 1.",
     "aggregation.smallest_cohort": "With masks: no sum of fewer clients opens. Default: nine tenths of them; all, if "
     "they are fewer than 5.",

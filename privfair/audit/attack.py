@@ -203,7 +203,7 @@ def prepare(
     if federation is None:
         federation = load_configured(config)
     with not_remembered():
-        simulation = build(config, federation)
+        simulation = build(config, federation, begins=False)
     config = simulation.config  # settled
     try:
         if simulation.spec.planner is None:

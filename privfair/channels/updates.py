@@ -87,8 +87,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         Where the algorithm has weights of its own, or wants a snapshot, the server fills in those as well.
         """
         clients = len(release_plan.records)
-        takes_part = release_plan.cohort is not None or release_plan.records[client] > 0
-        if number is None or not schedule.trains(client, number, clients) or not takes_part:
+        if number is None or not schedule.trains(client, number, clients) or not release_plan.trains[client]:
             return None
         participation = schedule.cohort_size(clients) / clients
         return TrainRequest(

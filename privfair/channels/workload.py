@@ -39,6 +39,7 @@ class Workload:
     gradients: GradientPlan | None = None  # where a round is one step of DP-SGD on the sum of all clients' gradients
     cohort: Cohort | None = None  # of masked sums; None: contributions are not masked
     counts_in_shares: bool = False  # counts and evaluation are totals, whose noise comes in shares
+    participation: float = 1.0  # the share of clients that train in a round
     learning_rate: float = 0.0
     learning_rate_decay: float = 1.0
 

@@ -57,6 +57,8 @@ def print_statement(console: Console, privacy: dict[str, Any]) -> None:
             else "against the server with one client, who together can open single vectors."
         )
         _print_indented(console, f"ε = {_epsilon(pooled['pld'])} by PLD, {_epsilon(pooled['rdp'])} by RDP {whom}")
+    for line in privacy.get("whole_noise", []):
+        _print_indented(console, line)
     planned = privacy.get("epsilon_of_plan", {}).get("pld")
     if privacy["epsilon_of"] == "plan":
         text = "This is the planned upper bound; actual spending depends on the noisy counts, or on who responded."

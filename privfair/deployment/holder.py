@@ -66,7 +66,7 @@ from privfair.federated.secure_sums import in_a_sum
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
-from privfair.privacy.requirements import require_decided, require_separate
+from privfair.privacy.requirements import require_decided, require_new, require_separate, whole_noise
 from privfair.privacy.run_ledger import ROSTERS, SURVIVORS, RunLedger, named_run, require_no_budget
 from privfair.privacy.statement import account, collusion, noise, total_epsilon
 from privfair.runs.assembly import RunSpec
@@ -441,6 +441,7 @@ class HolderRun:
             "spent_by_channel": finite(spent),
             "noise": noise(release_plan, config, planner.work),
             "collusion": collusion(release_plan, planner),
+            **({"whole_noise": own} if (own := whole_noise(config)) else {}),
             "ledger": {
                 "url": ledger.url,
                 "id": ledger.ledger_id,
@@ -531,6 +532,7 @@ class Holder:
         if apart:
             raise Declined(f"The plans differ: {'; '.join(apart)}.")
         if self._memory(run) is None:
+            require_new(self.config)
             if self.spec.planner is None:
                 require_no_budget(self.config, self.federation)
             with self._ledger(run, HolderState()) as (run_ledger, gateway):

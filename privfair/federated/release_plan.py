@@ -56,6 +56,7 @@ class PrivateUpdates:
     gradient: Annotated[GradientRelease | None, unless(None)] = None
     learning_rate: Annotated[float, unless(0.0)] = 0.0
     learning_rate_decay: Annotated[float, unless(1.0)] = 1.0
+    participation: Annotated[float, unless(1.0)] = 1.0  # the share of clients in the sum of a round
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +128,15 @@ class ReleasePlan:
         return None if self.updates is None else self.updates.gradient
 
     @property
+    def trains(self) -> NDArray[np.bool_]:
+        """Which clients train: those with records, and in masked sums all.
+
+        But not who runs DP-SGD by itself, on a released number of records that is too small to plan with.
+        """
+        alone = self.updates is not None and self.gradient is None
+        return np.asarray((self.records > 0) | (self.cohort is not None and not alone))
+
+    @property
     def least_updates(self) -> int:
         """No sum of fewer updates is made or opened: with shared noise each has only a part of it.
 
@@ -140,10 +150,11 @@ class ReleasePlan:
     def sum_step(self, number: int) -> float:
         """What 1 in an opened sum of the updates of this round stands for.
 
-        A step of DP-SGD is η/(q·N) times the sum of clipped gradients, N the released number of all records.
+        A step of DP-SGD is η/(q·p·N) times the sum of clipped gradients, N the released number of all records and p the
+        share of clients that train in a round: a cohort stands for all.
         """
         if self.gradient is not None and self.updates is not None:
-            u, records = self.updates, float(self.records.sum())
+            u, records = self.updates, float(self.records.sum()) * self.updates.participation
             rate = u.learning_rate * u.learning_rate_decay**number
             return rate * u.max_grad_norm / (self.gradient.noise.steps * u.sampling_rate * records)
         return 1.0 if self.client_updates is None else self.client_updates.step
@@ -203,7 +214,8 @@ class ReleasePlan:
             sampling_rate=u.sampling_rate,
             noise_multiplier=u.noise_multiplier,
             max_grad_norm=u.max_grad_norm,
-            divisor=u.sampling_rate * float(self.records[client] if u.gradient is None else self.records.sum()),
+            divisor=u.sampling_rate
+            * (float(self.records[client]) if u.gradient is None else float(self.records.sum()) * u.participation),
             learning_rate=local.learning_rate,
             proximal=local.proximal,
             optimizer=local.optimizer,

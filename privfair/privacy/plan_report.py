@@ -16,6 +16,7 @@ from privfair.federated.algorithms.mmd_fedavg import standard_error
 from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
 from privfair.numbers import shown
 from privfair.privacy.planner import Planner
+from privfair.privacy.requirements import whole_noise
 
 NO_GAP = (
     "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
@@ -72,6 +73,7 @@ def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[
                 f"The noise that is settled meets ε = {privacy.epsilon:g} at δ = {privacy.delta:g}, and leaves nothing "
                 "to calibrate at the smaller δ."
             )
+    lines += whole_noise(config)
     if planner.without_noise:
         lines.append(f"Together ε = ∞: {' and '.join(planner.without_noise)} leave the clients without noise.")
     if privacy.equalise_groups and release_plan.sharing is not None:
@@ -86,7 +88,7 @@ def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[
 def _expected(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:
     """What to expect of training with this noise, for these counts."""
     lines = []
-    left_out = int(np.count_nonzero(release_plan.records == 0))
+    left_out = int(np.count_nonzero(~release_plan.trains))
     if left_out:
         lines.append(f"Clients with a released count below {release_plan.least}, which take no part: {left_out}.")
     alone = unseen(release_plan, planner.cells)

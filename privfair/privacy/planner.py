@@ -203,7 +203,7 @@ class Planner(PrivateRun):
         most = math.ceil(1.1 * expected + 6 * math.sqrt(expected) + 100)
         noise = plan.noise(multiplier, most)
         gradient = GradientRelease(c.max_grad_norm, plan.room(noise, most), noise)
-        rates = (self.work.learning_rate, self.work.learning_rate_decay)
+        rates = (self.work.learning_rate, self.work.learning_rate_decay, self.work.participation)
         return PrivateUpdates(1, rate, multiplier, c.max_grad_norm, gradient, *rates)
 
     def _client_updates(self, multiplier: float, records: NDArray[np.int64]) -> ClientUpdates | None:
@@ -559,8 +559,9 @@ class PrivateCounts:
 
     @property
     def admits_later(self) -> bool:
-        """Only where neither rates nor noise follow from counts."""
-        return self.planner.one_phase and self.planner.config.counts != "public"
+        """Only where neither rates nor noise, nor the step on a sum of gradients, follow from counts."""
+        planner = self.planner
+        return planner.one_phase and planner.config.counts != "public" and planner.work.gradients is None
 
     def settle(self, counts: list[Counts], noise: Noise | None = None) -> ReleasePlan:
         """Leave out who is too small, plan the rates, calibrate the noise, or check that of others.

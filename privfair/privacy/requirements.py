@@ -8,6 +8,7 @@ from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Notion
 from privfair.federated.algorithms.baselines import CONDITIONS
 from privfair.federated.exchange import Algorithm
+from privfair.secure_aggregation.masks import cohort_of
 
 _SET_BY_EPSILON = ("counts", "predictions", "updates", "evaluation")
 
@@ -78,8 +79,8 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
         raise InputError("federation.method", rule, name, remedy)
     if config.privacy.client_level:
         _require_whole_clients(config)
-    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding":
-        rule = "is for the embedding tracker only, or for updates of whole clients"
+    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding" and not config.masks:
+        rule = "is for the embedding tracker only, or for updates of whole clients, or for masks"
         raise InputError("privacy.distributed_noise", rule, True)
     if config.privacy.smallest_cohort is not None and not (config.privacy.distributed_noise or config.masks):
         raise InputError("privacy.smallest_cohort", "is for distributed noise only", config.privacy.smallest_cohort)
@@ -121,10 +122,55 @@ def require_masks(config: Config, clients: int) -> None:
     if sums.smallest_cohort is not None and config.privacy.smallest_cohort is not None:
         rule = "must not be set beside aggregation.smallest_cohort: with masks they are the same"
         raise InputError("privacy.smallest_cohort", rule, config.privacy.smallest_cohort, "Leave one of them out.")
-    trained = config.federation.clients_per_round
-    if trained is not None and trained < clients:
-        rule = f"must be left out with aggregation.masks, or be all {clients} clients: a sum of fewer does not open"
-        raise InputError("federation.clients_per_round", rule, trained, "Or set aggregation.masks = false.")
+    cohort, trained = cohort_of(config, clients), config.federation.clients_per_round
+    if cohort is None or trained is None or trained >= clients:
+        return
+    if trained < cohort.smallest:
+        rule = f"must be at least aggregation.smallest_cohort, {cohort.smallest}: a masked sum of fewer does not open"
+        remedy = "Let more clients train in a round, take a smaller cohort, or set aggregation.masks = false."
+        raise InputError("federation.clients_per_round", rule, trained, remedy)
+    if config.federation.lagged_scores and config.fairness.tracker == "embedding":
+        rule = "must be false where only some of the clients train in a round: masked features leave with updates"
+        raise InputError("federation.lagged_scores", rule, True, "Leave it out, or federation.clients_per_round.")
+
+
+def require_new(config: Config) -> None:
+    """Raise if a run that begins now has noise in shares without masks; one that was begun so goes on.
+
+    Seeded noise is left alone: there is no claim that the server with one client could break.
+    """
+    if config.shares_noise and not config.masks and not config.run.reproducible_noise:
+        rule = "must come with masks: without them the server with one client sees vectors with one share of noise each"
+        remedy = (
+            "Leave aggregation.masks out, or set it to true, without keys that rule masks out (fewer than 3 clients, "
+            'scheme ckks or plain, privacy.counts or evaluation = "laplace", few federation.clients_per_round); or set '
+            "privacy.distributed_noise = false. A run that was begun can be finished."
+        )
+        raise InputError("privacy.distributed_noise", rule, True, remedy)
+
+
+def whole_noise(config: Config) -> list[str]:
+    """What has all of its noise at every client in spite of masks, and why, in sentences; nothing without masks."""
+    privacy = config.privacy
+    if not (config.masks and privacy.enabled):
+        return []
+    if not config.shares_noise:
+        return ["Every client adds all noise of all it releases itself (privacy.distributed_noise = false)."]
+    found = []
+    if privacy.updates == "dp_sgd" and not config.sums_gradients:
+        adam = config.federation.local_optimizer != "sgd"
+        why = "federation.local_optimizer" if adam else "privacy.local_steps"
+        value = config.federation.local_optimizer if adam else privacy.local_steps
+        found.append(
+            f"Updates: every client adds all of their noise itself ({why} = {value}). Noise is in shares only where a "
+            "round is one plain step on the sum of all clients' gradients."
+        )
+    if config.shares_scores and (privacy.predictions != "none" or privacy.counts != "public"):
+        found.append(
+            "Scores, and counts of which their rates are made: single messages, no sums, so every client adds all of "
+            'their noise itself. fairness.tracker = "embedding" has sums in their place.'
+        )
+    return found
 
 
 def _require_whole_clients(config: Config) -> None:
@@ -145,7 +191,7 @@ def _require_whole_clients(config: Config) -> None:
             rule = 'is for DP-SGD: with updates = "client_level" clients train as without privacy'
             raise InputError(f"privacy.{key}", rule, getattr(privacy, key), "Leave it out; see federation.batch_size.")
     samples = config.federation.method == "mmd_fedavg" and config.fairness.tracker == "samples"
-    if privacy.distributed_noise and samples and privacy.predictions != "none":
+    if privacy.distributed_noise and samples and privacy.predictions != "none" and not config.masks:
         rule = "must not be samples with noise in shares: every client adds all noise of its scores itself"
         remedy = 'Set fairness.tracker = "embedding", whose sums are added under encryption.'
         raise InputError("fairness.tracker", rule, "samples", remedy)

@@ -237,7 +237,8 @@ def _require_real(config: Config, schema: Schema, dataset: str) -> None:
         raise InputError("privacy.distributed_noise", rule, True, remedy)
     if config.masks_in_the_open:
         rule = f"must not be stacked with masks for {dataset!r}, which has a budget"
-        remedy = 'It adds up parts with a share of noise each in the open. Set run.engine = "local".'
+        why = "It adds up parts with a share of noise each in the open."
+        remedy = f'{why} Set run.engine = "local", or aggregation.masks = false.'
         raise InputError("run.engine", rule, "stacked", remedy)
     if schema.inferred:
         remedy = "Declare groups, categories and ranges (data.schema); looking at the data for them is a release, too."

@@ -24,6 +24,7 @@ from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
 from privfair.privacy.planner import Planner, sampling_of
+from privfair.privacy.requirements import whole_noise
 from privfair.privacy.run_ledger import RunLedger
 from privfair.secure_aggregation import SINGLE_KEY_WARNING
 from privfair.secure_aggregation.masks import Cohort
@@ -156,6 +157,7 @@ def statement(
         "plan": "two phases" if claim.two_phases else "one phase",
         "unbounded": unbounded,
         "collusion": collusion(release_plan, planner),
+        **({"whole_noise": own} if (own := whole_noise(config)) else {}),
         "by_client": _table(accountant.by_client(delta), lambda name, m: accountant.epsilon(delta, m, client=name)),
         "by_group": _table(accountant.by_group(delta), lambda name, m: accountant.epsilon(delta, m, group=name)),
         "by_channel": _table(accountant.by_channel(delta), lambda name, m: accountant.epsilon(delta, m, channel=name)),

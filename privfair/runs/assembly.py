@@ -57,6 +57,7 @@ from privfair.privacy.requirements import (
     require_combination,
     require_decided,
     require_decisions,
+    require_new,
     require_private,
     require_separate,
 )
@@ -215,6 +216,7 @@ class RunSpec:
             gradients=self._gradients() if config.sums_gradients else None,
             cohort=cohort_of(config, self.clients),
             counts_in_shares=config.sums_counts,
+            participation=self.plan.cohort_size(self.clients) / self.clients,
             learning_rate=f.learning_rate,
             learning_rate_decay=f.learning_rate_decay,
         )
@@ -444,9 +446,8 @@ class RunSpec:
             return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=retries, unplanned=())
         limit = None if self.config.privacy.epsilon is None else retries
         # masks are of this process: what was masked before a crash adds up with nothing
-        anew = (
-            (UPDATES, EMBEDDINGS, COUNTS, EVALUATION) if self.config.masks and not self.config.masks_in_the_open else ()
-        )
+        anew = (UPDATES, EMBEDDINGS, *((COUNTS, EVALUATION) if self.config.sums_counts else ()))
+        anew = anew if self.config.masks and not self.config.masks_in_the_open else ()
         return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit, made_anew=anew)
 
     def require_room(
@@ -614,8 +615,12 @@ def build(
     federation: Federation | None = None,
     notion: Notion | None = None,
     credentials: Credentials | None = None,
+    *,
+    begins: bool = True,
 ) -> Simulation:
-    """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones."""
+    """Load the data, make model, clients and algorithm. `federation` and `notion` override the configured ones.
+
+    `begins`: without credentials it is a new run, and must be what new runs may be."""
     require_decided(config)
     if federation is None:
         data = config.data
@@ -625,6 +630,8 @@ def build(
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
     spec = RunSpec.of(config, federation.schema, len(holders), notion)
     config = spec.config
+    if credentials is None and begins:
+        require_new(config)
     credentials = credentials or Credentials.new(config, federation.schema, notion)
     spec = replace(spec, plan=replace(spec.plan, epochs=spec.plan.epochs * steps))
     model, keys = spec.model(), credentials.keys

@@ -19,6 +19,16 @@ from privfair.fairness.notions import Notion
 from privfair.privacy.requirements import require_masks
 from privfair.secure_aggregation.masks import cohort_of
 
+ON = "aggregation.masks"
+ONE_STEP = (
+    "of one step a round only the sum over all clients is needed, whose noise they share; with several steps each adds "
+    "all of its noise (one step does not use federation.batch_size and local_epochs)"
+)
+# Of a logistic model on standardised features a step of 1 is stable, and a clipped gradient is not longer than 1. With
+# 0.05, which is for the many small steps of local training, a hundred such steps stop far from the minimum.
+STEP_OF_SUMS = 1.0
+ONE_STEP_IS_LARGER = "a round is one step on all records, where local training takes many small ones"
+
 
 class Choice(NamedTuple):
     """A key that nobody named, its value, and why, in one plain sentence."""
@@ -57,7 +67,7 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
         reason = "the run is private, and nobody but the clients may open sums" if private else "the run is not private"
         choose("aggregation.scheme", config.scheme, reason)
     if config.aggregation.masks is None:
-        choose("aggregation.masks", *_masks(config))
+        choose("aggregation.masks", *_masks(config, clients))
     require_masks(config, clients)
     cohort = cohort_of(config, clients)
     if cohort is not None:
@@ -70,9 +80,16 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
             reason = f"of {clients} clients so many must send and answer for a sum to open"
             choose("aggregation.smallest_cohort", cohort.smallest, reason)
     if config.federation.method == "mmd_fedavg" and config.federation.lagged_scores is None:
-        choose("federation.lagged_scores", config.lagged, *_lag(config))
+        choose("federation.lagged_scores", *_lag(config, clients))
     if private and privacy.distributed_noise is None:
         choose("privacy.distributed_noise", config.masks, *_sharing(config))
+    if config.sums_gradients and privacy.local_steps is None:
+        choose("privacy.local_steps", 1, ONE_STEP)
+    if config.open_learning_rate:
+        if config.sums_gradients:
+            choose("federation.learning_rate", STEP_OF_SUMS, ONE_STEP_IS_LARGER)
+        else:  # the default is the same number, and is named
+            config = with_keys(config, {"federation.learning_rate": config.federation.learning_rate})
     if config.sums_counts:
         for key in ("counts", "evaluation"):
             if key in privacy.model_fields_set and getattr(privacy, key) == "laplace":
@@ -101,20 +118,45 @@ def _tracker() -> tuple[str, str]:
     return "samples", "it is the default"
 
 
-def _masks(config: Config) -> tuple[bool, str]:
+def _masks(config: Config, clients: int) -> tuple[bool, str]:
+    """On for a private run of three clients or more, unless a key rules it out."""
+    privacy, sums = config.privacy, config.aggregation
     if config.scheme == "masked":
         return True, "the scheme masked has nothing but masks"
-    return False, "it is the default"
+    if not privacy.enabled:
+        return False, "the run is not private"
+    if clients < 3:
+        return False, "it takes 3 clients: of two each knows the other's vector from the sum"
+    if config.scheme != "bfv":
+        return False, f"aggregation.scheme = {_toml(config.scheme)} does not add up numbers modulo a prime"
+    for key in ("counts", "evaluation"):
+        if getattr(privacy, key) == "laplace" and key in privacy.model_fields_set:
+            return False, f'privacy.{key} = "laplace" is asked for, and shares of Laplace noise are no Laplace noise'
+    if config.run.clients is not None and sums.identities is None:
+        return False, "on several machines it takes aggregation.identities, every data holder's public key"
+    trained, cohort = config.federation.clients_per_round, cohort_of(with_keys(config, {ON: True}), clients)
+    if trained is not None and cohort is not None and trained < cohort.smallest:
+        return False, (
+            f"{trained} clients train in a round, and no sum of fewer than {cohort.smallest} is safe: who picks so few "
+            "could pick those who collude (federation.clients_per_round, aggregation.smallest_cohort)"
+        )
+    return True, f"nobody needs to see a single contribution, and {clients} clients can share the noise of their sums"
 
 
 def _sharing(config: Config) -> tuple[str]:
     return ("with masks nobody sees a single part" if config.masks else "without masks single parts can be opened",)
 
 
-def _lag(config: Config) -> tuple[str]:
+def _lag(config: Config, clients: int) -> tuple[bool, str]:
+    trained = config.federation.clients_per_round
+    if config.fairness.tracker == "embedding" and trained is not None and trained < clients and config.lagged:
+        return False, "features of all clients are shared in every round, and only some of them train"
     if config.lagged:
-        return ("a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",)
-    return ("exchanges in one process take no time" if config.masks else "it is the default without masks",)
+        return (
+            True,
+            "a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",
+        )
+    return False, "exchanges in one process take no time" if config.masks else "it is the default without masks"
 
 
 def _toml(value: Any) -> str:

@@ -33,7 +33,7 @@ from privfair.federated.messages import Counts
 from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.planner import Planner, PrivateCounts
-from privfair.privacy.requirements import require_decided
+from privfair.privacy.requirements import require_decided, require_new
 from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_allowed, require_its_budget
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
@@ -175,6 +175,7 @@ class PublicFacts:
         if spec.planner is None:
             remedy = "Give privacy.epsilon, the budget of the whole run, or noise scales (privacy.noise_multiplier, …)."
             raise InputError("privacy.epsilon", "must be given to plan a private run", None, remedy)
+        require_new(spec.config)
         spec.planner.require_plannable()
         return spec, spec.planner
 
@@ -186,11 +187,11 @@ def planned_runs(config: Config, facts: PublicFacts) -> tuple[list[PlannedRun], 
     divided evenly.
     """
     spec, planner = facts.planner(config)
-    config = spec.config
-    size, beforehand = config.privacy.records, planner.one_phase and config.privacy.counts != "public"
+    settled = spec.config
+    size, beforehand = settled.privacy.records, planner.one_phase and settled.privacy.counts != "public"
     if facts.counts is not None or (beforehand and size is None):
         return [planned_run(config, facts)], facts.notes
-    totals = [n * facts.clients for n in SIZES] if size is None else [round(size * (1 - config.data.test_fraction))]
+    totals = [n * facts.clients for n in SIZES] if size is None else [round(size * (1 - settled.data.test_fraction))]
     even = "the same number in every client and group"
     note = (
         "Rates and noise follow from released counts, and no size is declared: "
@@ -208,7 +209,7 @@ def planned_runs(config: Config, facts: PublicFacts) -> tuple[list[PlannedRun], 
             notes.append(f"With {total:,} training records there is no such run: {error}")
     if not found:
         raise errors[0]
-    return sorted(found, key=lambda run: -getattr(run.claim, config.privacy.target_method)), tuple(notes)
+    return sorted(found, key=lambda run: -getattr(run.claim, settled.privacy.target_method)), tuple(notes)
 
 
 def planned_run(config: Config, facts: PublicFacts) -> PlannedRun:

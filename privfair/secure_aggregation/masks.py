@@ -57,7 +57,9 @@ class Cohort:
         h = n − k − ⌊(n − k)(n − c)/(t − k)⌋
 
     of them are present: every set may lack n − c holders, an opening needs t − k honest answers, so at most that many
-    honest holders can be missing from all of the answered sets together.
+    honest holders can be missing from all of the answered sets together. It does not matter why a holder is missing.
+    Where only some train in a round (`federation.clients_per_round` ≥ c), the others are missing from every set,
+    whoever picked them, and all k colluders may be among those who train: n, k, c and h stay what they are.
     """
 
     holders: int

@@ -171,11 +171,12 @@ def test_a_finished_run_is_audited_with_the_noise_it_had(config: Path, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_finished_run_with_noise_in_shares_is_held_against_both_of_its_claims(config: Path, tmp_path: Path) -> None:
     privacy = {"epsilon": 4.0, "sampling_rate": 0.5, "local_steps": 1, "distributed_noise": True, "smallest_cohort": 3}
     out = tmp_path / "run"
     result = privfair.train(privacy=privacy, federation={"rounds": 1}, fairness={"tracker": "embedding"}, out=out,
-                            run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"})  # fmt: skip
+                            aggregation={"masks": False}, run={"ledger": f"sqlite:///{tmp_path}/l.sqlite"})  # fmt: skip
     options = ("--channel", "embeddings", "--channel", "run", "--trials", "80")
     reported = json.loads(run("--empirical", str(out), *options, "--json").stdout)
     assert [(a["channel"], a["adversary"]) for a in reported["attacks"]] == [

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import privfair
 from accountant import Budget, Ledger
-from accountant.errors import Refused
+from accountant.errors import InputError, Refused
 from privfair.cli import app
 from tests.cli.test_calibrate_and_train import RATES, calibrated
 
@@ -91,12 +91,40 @@ def test_clients_that_nobody_declared_are_assumed_or_given(tmp_path: Path) -> No
     config = declared(tmp_path, {"epsilon": 4.0, **RATES}, clients=False)
     assert "How many clients there are is not declared: 10 are ASSUMED" in planned(config)["notes"][0]
     assert planned(config, "--clients", "3")["notes"] == []
-    masked = ("--set", "aggregation.masks=true", "--clients")
-    noise = [planned(config, *masked, n)["plans"][0]["channels"][0]["noise"] for n in ("5", "50")]
+    sums = declared(tmp_path, {"epsilon": 4.0}, clients=False)
+    masked = ("--set", "fairness.tracker=embedding", "--clients")
+    noise = [planned(sums, *masked, n)["plans"][0]["channels"][0]["noise"] for n in ("5", "50")]
     assert noise[0] != noise[1]  # it comes in shares of so many clients
     known = declared(tmp_path, {"epsilon": 4.0, **RATES})
     result = CliRunner().invoke(app, ["plan", str(known), "--clients", "4"])
     assert "--clients must be 3, as declared; found 4" in str(result.exception)
+
+
+def test_masks_are_chosen_with_the_reason(tmp_path: Path) -> None:
+    config = declared(tmp_path, {"epsilon": 4.0, "sampling_rate": 0.25})
+    sums = ("--set", "fairness.tracker=embedding")
+
+    def chosen(*options: str) -> dict[str, str]:
+        (plan,) = planned(config, *sums, *options)["plans"]
+        return {choice["key"]: choice["text"] for choice in plan["choices"]}
+
+    on = chosen()
+    assert on["aggregation.masks"].startswith("aggregation.masks = true, because")
+    assert on["privacy.counts"].startswith('privacy.counts = "gaussian", because shares of Laplace noise')
+    assert on["privacy.local_steps"].startswith("privacy.local_steps = 1, because of one step a round")
+    off = chosen("--set", "privacy.counts=laplace")
+    assert off["aggregation.masks"].startswith('aggregation.masks = false, because privacy.counts = "laplace" is asked')
+    assert "privacy.local_steps" not in off
+    (plan,) = planned(config, *sums, "--set", "privacy.local_steps=3")["plans"]
+    assert any(
+        "every client adds all of their noise itself (privacy.local_steps = 3)" in note for note in plan["notes"]
+    )
+    with pytest.raises(InputError, match=r"privacy.distributed_noise must come with masks"):
+        CliRunner().invoke(
+            app,
+            ["plan", str(config), *sums, "--set", "aggregation.masks=false", "--set", "privacy.distributed_noise=true"],
+            catch_exceptions=False,
+        )
 
 
 def test_a_table_without_a_schema_is_read_and_the_plan_says_so(tmp_path: Path) -> None:

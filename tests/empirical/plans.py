@@ -65,6 +65,7 @@ def plan(folder: Path, privacy: dict[str, Any], rounds: int = 1, clients: int = 
     """The plan of this [privacy], ready for attacks."""
     if not privacy.get("distributed_noise"):  # encryption takes time, and has tests of its own
         sections.setdefault("aggregation", {"scheme": "plain"})
+    sections.setdefault("aggregation", {"masks": False})
     config = Config.build({"privacy": privacy, "federation": {"rounds": rounds}, **sections})
     return prepare(config, folder, federation=toy(clients=clients, records=120))
 

@@ -42,7 +42,8 @@ def url(tmp_path: Path) -> str:
 def trained(url: str, **sections: Any) -> privfair.Result:
     data = sections.pop("dataset", None) or toy(4, 120)
     options = {"ledger": url, "dtype": "float64", **sections.pop("run", {})}
-    return privfair.train(dataset=data, **{"federation": FEDAVG, "run": options, **sections})
+    sums = {"masks": False, **sections.pop("aggregation", {})}
+    return privfair.train(dataset=data, **{"federation": FEDAVG, "run": options, "aggregation": sums, **sections})
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,7 @@ def test_a_message_that_was_stored_is_sent_again(url: str) -> None:
 # ---- noise in shares
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     reported = trained(url, privacy=SHARED).privacy
     assert reported["noise"]["updates"]["shares"] == 3
@@ -172,8 +174,10 @@ def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     assert whole["epsilon"] == reported["epsilon"]
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_sum_of_too_few_is_neither_stepped_nor_opened(url: str) -> None:
-    simulation = build(Config.build({"privacy": SHARED, "federation": FEDAVG, "run": {"ledger": url}}), toy(4, 120))
+    tree = {"privacy": SHARED, "federation": FEDAVG, "aggregation": {"masks": False}, "run": {"ledger": url}}
+    simulation = build(Config.build(tree), toy(4, 120))
     state, inner = begin(simulation.server), simulation.backend.exchange
     kept: list[Any] = []
 
@@ -193,6 +197,7 @@ def test_a_sum_of_too_few_is_neither_stepped_nor_opened(url: str) -> None:
     simulation.replica.advance(simulation.server.adder.add([u.contribution for u in updates.values()]), 1.0, 1e-6)
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_too_few_clients_with_records_are_refused_before_anything_is_told(url: str) -> None:
     data = toy(4, 120)
     nobody = ClientData("client0", data.clients[0].train.take([]), data.clients[0].test)
@@ -212,6 +217,7 @@ def test_a_budget_for_records_is_not_one_for_clients(url: str) -> None:
         trained(url, privacy={**LEVEL, "epsilon": 1.0})
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_budget_for_clients(url: str) -> None:
     with Ledger(url) as ledger:
         ledger.set_budget("toy", Budget(9.0, 1e-5, Adjacency.REPLACE_ONE, Unit.CLIENT))

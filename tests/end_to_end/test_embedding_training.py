@@ -27,7 +27,13 @@ from tests.backends.settings import distance
 from tests.end_to_end.federations import toy
 from tests.end_to_end.test_private_training import QUICK, Stop, parameters, spends, stop_after
 
-NOISE = {"count_noise": 2.0, "prediction_noise": 10.0, "noise_multiplier": 2.0, "sampling_rate": 0.5}
+NOISE = {
+    "counts": "laplace",
+    "count_noise": 2.0,
+    "prediction_noise": 10.0,
+    "noise_multiplier": 2.0,
+    "sampling_rate": 0.5,
+}
 EMBEDDING = {"tracker": "embedding"}
 
 
@@ -178,12 +184,13 @@ def test_more_records_than_a_sum_has_room_for_are_refused(monkeypatch: pytest.Mo
         trained(dataset=toy(records=8000), fairness=EMBEDDING, aggregation={"scheme": "plain", "quantise": True})
 
 
-# ---- noise in shares
+# ---- noise in shares without masks, in runs that were begun so
 
 
 SHARED = {**NOISE, "distributed_noise": True}
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     result = trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})
     reported = result.privacy
@@ -195,6 +202,7 @@ def test_noise_in_shares_has_both_epsilons_in_its_statement(url: str) -> None:
     assert whole["epsilon"] == reported["epsilon"]
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
     """Also in a cell that is left out somewhere: others count on that client's share."""
     data = toy(4, 400)
@@ -227,6 +235,7 @@ def test_a_sum_has_the_noise_of_all_shares_in_every_cell(url: str) -> None:
         assert abs(variance / (noise.grid_scale**2 * 4 / 3) - 1) < 5 * np.sqrt(2 / (11 * 8))
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
     tree = {"fairness": EMBEDDING, "privacy": SHARED, "federation": QUICK, "run": {"ledger": url}}
     simulation = build(Config.build(tree), toy(4, 400))
@@ -251,6 +260,7 @@ def test_a_sum_of_too_few_is_neither_broadcast_nor_opened(url: str) -> None:
         embedder.open(sealed, state.round)
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_data_with_a_budget_refuse_noise_in_shares(url: str) -> None:
     with Ledger(url) as ledger:
         ledger.set_budget("toy", Budget(5.0, 1e-5))
@@ -259,6 +269,7 @@ def test_data_with_a_budget_refuse_noise_in_shares(url: str) -> None:
         trained(dataset=toy(4, 400), fairness=EMBEDDING, privacy=SHARED, run={"ledger": url})
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_too_few_clients_with_enough_records_are_refused(url: str) -> None:
     data = toy(4, 400)
     tiny = ClientData("client0", data.clients[0].train.take([0]), data.clients[0].test)

@@ -158,6 +158,78 @@ def test_whole_clients_with_masks(tmp_path: Path) -> None:
     assert np.allclose(parameters(stacked), parameters(local), rtol=0, atol=1e-6)
 
 
+# ---- some of the clients train in a round
+
+
+@pytest.mark.parametrize("masks", MASKS, ids=lambda m: m["scheme"])
+@pytest.mark.parametrize("private", [True, False])
+def test_a_cohort_trains_as_without_masks(tmp_path: Path, masks: dict[str, Any], private: bool) -> None:
+    """Four of five, and four must be in a sum."""
+    some = {"federation": {"clients_per_round": 4}}
+    whole = trained(config(tmp_path, {"scheme": "bfv"}, private=private, **some), data=unequal())
+    masked = trained(config(tmp_path, masks, private=private, **some), data=unequal())
+    assert np.array_equal(parameters(masked), parameters(whole))
+    assert masked.state.absent == ()
+
+
+COHORT: dict[str, Any] = {"federation": {"clients_per_round": 7, "learning_rate": 0.3, "rounds": 3}}
+SEVEN = {"scheme": "masked", "smallest_cohort": 7, "colluders": 2}  # of ten
+
+
+@pytest.mark.parametrize("tracker", ["embedding", "samples"])
+def test_noise_in_shares_of_a_cohort_is_sized_for_the_honest_of_all(tmp_path: Path, tracker: str) -> None:
+    """h = 8 − ⌊8·3/5⌋ = 4: all who stay away in a round, and both who collude, are taken off."""
+    fairness = {"tracker": tracker} | ({} if tracker == "embedding" else {"features": None})
+    rate = {} if tracker == "embedding" else {"prediction_rate": 0.5}
+    about = {**COHORT, "privacy": {"distributed_noise": True, **rate}, "model": LOGISTIC, "fairness": fairness}
+    data = toy(clients=10, records=40)
+    local = trained(config(tmp_path, SEVEN, **about), data=data)
+    gradient = local.state.release_plan.gradient
+    assert gradient is not None
+    assert gradient.noise.shares == 4
+    assert local.state.absent == ()
+    stacked = trained(config(tmp_path, SEVEN, run={"engine": "stacked"}, **about), data=data)
+    assert np.array_equal(parameters(stacked), parameters(local))
+
+
+def test_a_step_on_the_sum_of_a_cohort_stands_for_all(tmp_path: Path) -> None:
+    """With hardly any noise and every record in the sum the mean step of many rounds is that of all clients."""
+    still = {"count_noise": 0.1, "noise_multiplier": 0.1, "sampling_rate": 1.0, "prediction_noise": None}
+    about: dict[str, Any] = {
+        "privacy": {**still, "distributed_noise": True},
+        "model": LOGISTIC,
+        "fairness": {"tracker": None, "features": None},
+        "run": {"engine": "stacked"},
+    }
+    data = toy(clients=10, records=40)
+    small = {
+        "method": "fedavg",
+        "rounds": 60,
+        "learning_rate": 1e-3,
+    }  # the model hardly moves, so that all steps are about the same
+    some = trained(config(tmp_path, SEVEN, federation={**small, "clients_per_round": 7}, **about), data=data)
+    everybody = trained(config(tmp_path, SEVEN, federation=small, **about), data=data)
+    start = build(config(tmp_path, SEVEN, federation=small, **about), data).replica.parameters
+    moved, expected = parameters(some) - start, parameters(everybody) - start
+    assert np.linalg.norm(moved - expected) < 0.05 * np.linalg.norm(expected)
+
+
+def test_a_cohort_with_one_more_than_must_be_there_can_lose_one(tmp_path: Path) -> None:
+    rounds: list[int] = []
+
+    def gone(client: int, asked: str, number: int | None) -> bool:
+        if asked == "updates" and number is not None and number not in rounds:
+            rounds.append(number)  # the first who is asked in a round
+            return True
+        return False
+
+    about = {"federation": {"clients_per_round": 8, "rounds": 3}, "privacy": {"distributed_noise": True}}
+    found = trained(config(tmp_path, SEVEN, **about), gone, toy(clients=10, records=40))
+    assert rounds == [0, 1, 2]
+    assert not [a for a in found.state.absent if "nothing opens" in a.reason]
+    assert len(found.state.absent) == 3
+
+
 # ---- dropouts
 
 
@@ -404,7 +476,15 @@ def test_a_mask_of_a_run_that_was_interrupted_is_not_made_again(tmp_path: Path) 
         ),
         (
             {"aggregation": {"scheme": "masked"}, "federation": {"clients_per_round": 3}},
-            "federation.clients_per_round must be left out with aggregation.masks",
+            "federation.clients_per_round must be at least aggregation.smallest_cohort, 4: a masked sum of fewer",
+        ),
+        (
+            {
+                "aggregation": {"scheme": "masked"},
+                "fairness": {"tracker": "embedding"},
+                "federation": {"clients_per_round": 4, "lagged_scores": True},
+            },
+            "federation.lagged_scores must be false where only some of the clients train",
         ),
     ],
 )

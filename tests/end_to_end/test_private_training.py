@@ -22,8 +22,9 @@ from privfair.clients.client import Client
 from privfair.engines import local
 from tests.end_to_end.federations import toy
 
-NOISE = {"count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
-RATES = {"sampling_rate": 0.5, "prediction_rate": 0.5}
+# Laplace noise on counts is named: these are runs without masks, in which every client adds all of its noise
+NOISE = {"counts": "laplace", "count_noise": 2.0, "prediction_noise": 1.0, "noise_multiplier": 2.0}
+RATES = {"counts": "laplace", "sampling_rate": 0.5, "prediction_rate": 0.5}
 GIVEN = {**NOISE, **RATES}
 QUICK = {"rounds": 2, "local_epochs": 1, "batch_size": 30}
 COMMAND = str(Path(sys.executable).parent / "privfair")

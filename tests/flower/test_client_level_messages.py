@@ -64,6 +64,7 @@ def test_who_does_not_answer_is_not_in_the_sum_and_encrypted_is_plain(tmp_path: 
             np.testing.assert_array_equal(models[1][holder][name], values)
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_shared_noise_with_features_states_both_epsilons_and_too_few_are_waited_for(tmp_path: Path) -> None:
     """A sum of two could not be opened: the round is asked again, and the answer that was lost comes, the same one."""
     privacy = {**LEVEL, "noise_multiplier": 9.0, "prediction_noise": 900.0, "distributed_noise": True}

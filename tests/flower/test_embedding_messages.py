@@ -100,6 +100,7 @@ def test_a_holder_leaves_after_features_that_cannot_be_opened(tmp_path: Path, mo
     assert reasons == {(1, "This data holder has left the run: a sum could not be opened.")}
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_shared_noise_states_both_epsilons_at_every_holder_and_a_round_of_too_few_has_no_penalty(
     tmp_path: Path,
 ) -> None:

@@ -112,6 +112,7 @@ class Stopped(BaseException):
     """The server's machine goes off."""
 
 
+@pytest.mark.usefixtures("begun_earlier")
 def test_a_server_that_is_started_again_tells_the_same_sum_of_features(tmp_path: Path) -> None:
     """Another sum of that round, without one client, would tell that client's vector, with its own share of noise."""
     noise = {"prediction_noise": 5.0, "count_noise": 0.5, "noise_multiplier": 1.0, "sampling_rate": 0.5, "min_count": 1}

@@ -57,6 +57,8 @@ def plan(privacy: dict[str, Any], *, cohort: int = 1, **work: Any) -> Planner:
 
 
 def parts(privacy: dict[str, Any] | None = None, clients: int = 5, **sections: Any) -> RunSpec:
+    """Of a run without masks."""
+    sections["aggregation"] = {"masks": False, **sections.get("aggregation", {})}
     tree = {"privacy": {"epsilon": 3.0, **LEVEL, **(privacy or {})}, **sections}
     return RunSpec.of(Config.build(tree), toy().schema, clients)
 

@@ -25,7 +25,12 @@ GIVEN = {
 
 
 def parts(clients: int = 5, **privacy: Any) -> RunSpec:
-    tree = {"fairness": {"tracker": "embedding"}, "privacy": {"epsilon": 2.0, "distributed_noise": True, **privacy}}
+    """Of a run of an earlier version, which shared noise without masks."""
+    tree = {
+        "fairness": {"tracker": "embedding"},
+        "privacy": {"epsilon": 2.0, "distributed_noise": True, **privacy},
+        "aggregation": {"masks": False},
+    }
     return RunSpec.of(Config.build(tree), toy().schema, clients)
 
 
@@ -104,8 +109,9 @@ def test_the_default_cohort_is_everybody() -> None:
 def test_what_does_not_fit_is_refused(clients: int, sections: dict[str, Any], words: str) -> None:
     tree: dict[str, Any] = {
         "fairness": {"tracker": "embedding"},
-        **{name: section for name, section in sections.items() if name != "privacy"},
+        **{name: section for name, section in sections.items() if name not in ("privacy", "aggregation")},
         "privacy": {"epsilon": 2.0, "distributed_noise": True, **sections.get("privacy", {})},
+        "aggregation": {"masks": False, **sections.get("aggregation", {})},
     }
     with pytest.raises(InputError, match=words):
         RunSpec.of(Config.build(tree), toy().schema, clients)
