@@ -38,6 +38,13 @@ TAIL = 0.02  # either side of the interval
 RATE = 0.05  # both sides of the interval of one rate
 MOST_TERMS = 400  # a sum of more Laplace variables has the normal law's quantiles to three digits
 MOST_TIMES = 1e9  # times as many records; beyond that, nothing would decide
+COMPARES = {  # what a notion compares between groups, in words
+    "statistical_parity": "the share of positive decisions",
+    "equal_opportunity": "the share of positive decisions among records with a positive label",
+    "predictive_equality": "the share of positive decisions among records with a negative label",
+    "equalized_odds": "the share of positive decisions among records with the same label",
+    "conditional_statistical_parity": "the share of positive decisions within the same conditions",
+}
 PLANNED_RATE = 0.2  # the share of positive decisions that a plan assumes where nothing is known of it
 
 
@@ -107,6 +114,47 @@ class Verdict:
     unknown: tuple[str, ...] = ()  # groups with too few test records to say anything
     needed: Needed | None = None
     reason: str = ""
+    named: bool = False  # the reason is about the model: whatever the counts say, it is not called fair
+
+    def sentence(self, notion: str) -> str:
+        """The verdict in one sentence that can be quoted."""
+        what = COMPARES.get(notion, f"the share of positive decisions, as {notion} compares it,")
+        between = f"between {self.between[0]} and {self.between[1]}" if self.between else "between groups"
+        of = f" ({self.attribute})" if self.attribute else ""
+        low, high = _points(self.interval[0]), _points(self.interval[1])
+        if self.named:
+            return (
+                f"No verdict on fairness: {self.reason.rstrip('.')}. Such a model is not called fair, whatever its gap."
+            )
+        if self.answer is None:
+            if self.gap is None:
+                return f"No target was set, and nothing is known of the gap: {self.reason or 'too few test records'}."
+            return (
+                f"No target was set: {what} differs by {_points(self.gap)} {between}{of}; 96% interval {low} to {high}."
+            )
+        goal = _points(self.target or 0.0)
+        if self.answer == "met":
+            most = _points(self.upper, up=True)
+            return (
+                f"Target met: {what} differs by at most {most} between groups (96% confidence); the target is {goal}."
+            )
+        if self.answer == "not met":
+            least = f"{what} differs by at least {low} {between}{of}"
+            return f"Target not met: {least} (98% confidence); the target is {goal}."
+        known = "" if self.gap is None else f" The difference is somewhere from {low} to {high} (96% interval)."
+        return f"It cannot be told whether the target of {goal} is met: {self.reason}.{known}{self._remedy()}"
+
+    def _remedy(self) -> str:
+        """What would decide."""
+        if self.needed is None:
+            return ""
+        found = []
+        if self.needed.records is not None:
+            found.append(f"about {self.needed.records:,} test records in all")
+        if self.needed.noise is not None:
+            less = "no noise" if not self.needed.noise else f"noise that is {1 / self.needed.noise:.2g} times smaller"
+            found.append(f"{less} on these")
+        return f" At these rates {', or '.join(found)} would decide." if found else ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, as in metrics.json."""
@@ -125,6 +173,12 @@ class Verdict:
             "needed_noise": None if self.needed is None else self.needed.noise,
             "reason": self.reason,
         }
+
+
+def _points(share: float, *, up: bool = False) -> str:
+    """In percentage points, to a tenth; a bound is rounded up."""
+    tenths = 1000 * share
+    return f"{(math.ceil(tenths - 1e-9) if up else round(tenths)) / 10:.1f} percentage points"
 
 
 # ---- Limits of one rate, and of the largest difference between several; over arrays, the last axis is the groups.
@@ -260,7 +314,9 @@ def impossible(target: float | None, reason: str) -> Verdict:
 
 def unsound(found: Verdict, reason: str) -> Verdict:
     """The verdict of a model that says the same to everybody, or diverged: no gap of such a model is fairness."""
-    return replace(found, answer=None if found.answer is None else "cannot tell", needed=None, reason=reason)
+    return replace(
+        found, answer=None if found.answer is None else "cannot tell", needed=None, reason=reason, named=True
+    )
 
 
 def needed(decisions: Sequence[Decisions], target: float) -> Needed:

@@ -75,6 +75,7 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
         facts=facts,
         released=facts.released,
         privacy=privacy,
+        verdict=verdict_box(facts),
         summary=summary(facts, fairness, epsilon),
         tiles=tiles(facts, fairness, epsilon),
         settings=settings(facts),
@@ -111,6 +112,43 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
 
 
 @dataclass(frozen=True)
+class VerdictBox:
+    """The verdict at the head of the page. `kind`: good, bad or care."""
+
+    kind: str
+    answer: str
+    sentence: str
+    notes: list[str]
+
+
+def verdict_box(facts: RunFacts) -> VerdictBox | None:
+    """What the page opens with; None for a run of a version that gave no verdict, or where it may not be shown."""
+    verdict = (facts.exact or {}).get("verdict") or facts.released["verdict"]
+    if verdict is None:
+        return None
+    answer = verdict["answer"]
+    notes = []
+    if verdict["basis"] == "released":
+        notes.append("It rests on counts of test records that were released with noise; the price below covers them.")
+    elif verdict["basis"] == "exact":
+        notes.append("It rests on exact counts of test records, which no ε covers.")
+    if answer in ("met", "not met") or verdict["gap"] is not None:
+        notes.append(
+            "It is about the people whom the test records stand for: if they were drawn at random from those whom the "
+            'model will decide about, a wrong "met" comes in about 4 of 100 such reports at most.'
+        )
+    if verdict["earlier"]:
+        notes.append(
+            f"{plural(verdict['earlier'], 'earlier run')} on these data released counts of test records, too. Training "
+            "again until a target is met makes a wrong verdict more likely than that."
+        )
+    elif verdict["earlier"] == 0:
+        notes.append("No earlier run in this ledger has released counts of test records of these data.")
+    kind = {"met": "good", "not met": "bad"}.get(answer, "care")
+    return VerdictBox(kind, "" if answer is None else answer, verdict["sentence"], notes)
+
+
+@dataclass(frozen=True)
 class Tile:
     """A figure at a glance."""
 
@@ -132,7 +170,9 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     if fairness:
         best = fairness[0]
         right = f" It decides right for {best.accuracy.text} of the test records." if best.accuracy else ""
-        found.append(f"{best.sentence}{right}{'' if best.kind == 'released' else ' (Exact figures, not released.)'}")
+        found.append(
+            f"{best.sentence}{right}{'' if best.kind == 'released' else ' (Exact figures, which no ε covers.)'}"
+        )
     else:
         found.append(
             "How often it is right, and how differently it treats groups, was not released: it is not in this report."
