@@ -121,7 +121,8 @@ class Verdict:
         what = COMPARES.get(notion, f"the share of positive decisions, as {notion} compares it,")
         between = f"between {self.between[0]} and {self.between[1]}" if self.between else "between groups"
         of = f" ({self.attribute})" if self.attribute else ""
-        low, high = _points(self.interval[0]), _points(self.interval[1])
+        low, high = _points(self.interval[0]), _points(self.interval[1], up=True)
+        span = f"{low.partition(' ')[0]} to {high}"
         if self.named:
             return (
                 f"No verdict on fairness: {self.reason.rstrip('.')}. Such a model is not called fair, whatever its gap."
@@ -129,9 +130,7 @@ class Verdict:
         if self.answer is None:
             if self.gap is None:
                 return f"No target was set, and nothing is known of the gap: {self.reason or 'too few test records'}."
-            return (
-                f"No target was set: {what} differs by {_points(self.gap)} {between}{of}; 96% interval {low} to {high}."
-            )
+            return f"No target was set: {what} differs by {_points(self.gap)} {between}{of}; 96% interval {span}."
         goal = _points(self.target or 0.0)
         if self.answer == "met":
             most = _points(self.upper, up=True)
@@ -141,7 +140,7 @@ class Verdict:
         if self.answer == "not met":
             least = f"{what} differs by at least {low} {between}{of}"
             return f"Target not met: {least} (98% confidence); the target is {goal}."
-        known = "" if self.gap is None else f" The difference is somewhere from {low} to {high} (96% interval)."
+        known = "" if self.gap is None else f" The difference is somewhere from {span} (96% interval)."
         return f"It cannot be told whether the target of {goal} is met: {self.reason}.{known}{self._remedy()}"
 
     def _remedy(self) -> str:

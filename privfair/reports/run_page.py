@@ -15,7 +15,7 @@ from accountant.ledger.storage import exists, ledger_url
 from privfair import __version__
 from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural, shown, size
 from privfair.privacy.run_ledger import dataset_name
-from privfair.reports.figures import Figure, burn_down_figure, over_rounds, shown_guesses
+from privfair.reports.figures import Figure, burn_down_figure, drawing, legend, over_rounds, shown_guesses
 from privfair.reports.pages import render_page
 from privfair.reports.run_facts import RunFacts, read_run, shown_config
 from privfair.reports.run_figures import NOTIONS, Fairness, fairness_of, rounds_of, words_of
@@ -67,10 +67,15 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
     burn_down = burn_down_figure("run", account) if account else None
     by_round = epsilon_by_round(privacy) if facts.private else None
     drawn = [*(a.figure for f in fairness for a in f.attributes), rounds, by_round, burn_down, *(scores or [])]
+    # a page that is passed on is small; one with all exact figures has plots that can be looked into
+    scripted = facts.exact is not None and any(figure is not None for figure in drawn)
     return render_page(
         "run.html",
         title=f"Report on {subject(facts)}",
-        plots=any(figure is not None for figure in drawn),
+        plots=scripted,
+        scripted=scripted,
+        drawing=drawing,
+        legend=legend,
         unreleased=facts.exact is not None,
         facts=facts,
         released=facts.released,
