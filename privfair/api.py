@@ -50,6 +50,18 @@ class Result:
     out: Path | None
 
     @property
+    def verdict(self) -> dict[str, Any]:
+        """Whether the model is as fair as was asked for: `answer`, `gap`, `interval`, `upper`, `target`, `sentence`, …
+
+        `answer` is "met", "not met" or "cannot tell", and None without fairness.target. Its entries are attributes,
+        too: `result.verdict.answer`. Of a private run it rests on released counts, of another on exact ones.
+        """
+        from sklearn.utils import Bunch
+
+        found: dict[str, Any] = Bunch(**self.metrics["verdict"])
+        return found
+
+    @property
     def history(self) -> pd.DataFrame:
         """One line per evaluated round."""
         import pandas as pd

@@ -130,6 +130,7 @@ class PrivacyConfig(Section):
     counts: Literal["laplace", "gaussian", "public"] = "laplace"
     predictions: Literal["gaussian", "laplace", "none"] = "gaussian"
     updates: Literal["dp_sgd", "client_level", "none"] = "dp_sgd"  # client_level: whole clients are protected
+    # default: gaussian where records are protected and there are decisions to count (the verdict rests on it)
     evaluation: Literal["none", "laplace", "gaussian"] = "none"
     # noise: alone it makes the run private and its ε is reported; with epsilon it is fixed and the rest is calibrated
     count_noise: float | None = Field(None, gt=0)  # scale, in records
@@ -323,7 +324,8 @@ class Config(Section):
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
         step = (("federation", "learning_rate"),) if self.open_learning_rate else ()
-        found = (*tracker, *masks, *step)
+        evaluation = (("privacy", "evaluation"),)
+        found = (*tracker, *masks, *step, *evaluation)
         return tuple(one for one in found if one[1] not in getattr(self, one[0]).model_fields_set)
 
     @property

@@ -160,9 +160,13 @@ def spends_of(connection: Connection, run: str) -> list[tuple[str, Spend]]:
     ]
 
 
-def runs_on(connection: Connection, dataset: str) -> list[str]:
-    """The names of all runs that released something from a dataset."""
-    rows = fetch(connection, "SELECT DISTINCT run FROM ledger WHERE kind = ? AND dataset = ?", SPEND, dataset)
+def runs_on(connection: Connection, dataset: str, channel: str | None = None) -> list[str]:
+    """The names of all runs that released something from a dataset; or that did by one channel."""
+    asked = "SELECT DISTINCT run FROM ledger WHERE kind = ? AND dataset = ?"
+    if channel is None:
+        rows = fetch(connection, asked, SPEND, dataset)
+    else:
+        rows = fetch(connection, f"{asked} AND channel = ?", SPEND, dataset, channel)
     return sorted(run for (run,) in rows if run)
 
 

@@ -313,11 +313,11 @@ class Ledger:
         with self._storage.reading() as connection:
             return datasets.spends_of(connection, run)
 
-    def runs(self, dataset: str) -> list[str]:
-        """The names of all runs that released something from a dataset."""
+    def runs(self, dataset: str, channel: str | None = None) -> list[str]:
+        """The names of all runs that released something from a dataset; or that did by one channel."""
         with self._reading() as (connection, position):
             spellings = position.spellings.get(folded(dataset), [dataset])
-            return sorted({run for name in spellings for run in datasets.runs_on(connection, name)})
+            return sorted({run for name in spellings for run in datasets.runs_on(connection, name, channel)})
 
     # --- copies of the ledger -----------------------------------------------------------------------------
 

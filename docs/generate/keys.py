@@ -70,8 +70,9 @@ KEYS = {
     "privacy.predictions": "Noise on shared scores. `none` is allowed, and the statement then says ε = ∞.",
     "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus. `client_level`: whole updates are clipped, "
     "and [whole data holders](../howto/client-level.md) are protected.",
-    "privacy.evaluation": "Noisy counts of decisions, for accuracy and unfairness of data that have a budget. `laplace` "
-    "rules masks out.",
+    "privacy.evaluation": "Noisy counts of decisions on test records, on which verdict, accuracy and unfairness rest. "
+    "Default: `gaussian`; `none` where whole clients are protected, for regression, without test records, and where "
+    "neither ε nor its noise is given. `laplace` rules masks out.",
     "privacy.count_noise": "Scale, in records. Given noise is kept as it is, and the rest is calibrated.",
     "privacy.prediction_noise": "Scale, in units of the score.",
     "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`. At client level: noise of the sum over "

@@ -49,7 +49,7 @@ learning_rate = 0.05
 # epsilon = 3.0                # of everything that leaves a client, for every record of it
 # delta = 1e-5                 # well below 1 / number of records
 # dataset = "NAME"             # the name under which the ledger keeps the budget of these data
-# evaluation = "laplace"       # noisy accuracy and unfairness at the end: the only ones of data with a budget
+# evaluation = "gaussian"      # the default: noisy counts of test records, on which the verdict rests
 
 [run]
 seed = 0

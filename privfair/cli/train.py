@@ -147,13 +147,14 @@ def _print(result: Result, config: Config) -> None:
         f"{plural(metrics['rounds'], 'round')}{strength}, {metrics['seconds']['total']:.1f} s. "
         + (f"Figures on the {plural(records, 'test record')} of all clients." if records else "")
     )
+    print_verdict(console, metrics["verdict"])
     for warning in metrics["warnings"]:
         console.print(f"warning: {warning}", style="bold yellow", markup=False)
     if metrics["figures"] == "released":
         if result.accuracy is None:
-            console.print('No figures: data with a budget show none. For noisy ones: privacy.evaluation = "laplace".')
+            console.print('No figures: data with a budget show none. For noisy ones: privacy.evaluation = "gaussian".')
         else:
-            console.print("Figures from noisy counts, the only ones of data with a budget; intervals: of that noise.")
+            console.print("Figures from noisy counts, the only ones of data with a budget.")
     figures = plain_table()
     figures.add_column("figure")
     figures.add_column("value", justify="right")
@@ -183,6 +184,26 @@ def _print(result: Result, config: Config) -> None:
         console.print(f"[yellow]Not seen by the fairness term, too few records by released counts:[/] {names}")
     print_statement(console, metrics["privacy"])
     console.print(f"  run  {result.out}", markup=False)
+
+
+STYLES = {"met": "bold green", "not met": "bold red", "cannot tell": "bold yellow"}
+
+
+def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
+    """The verdict in one sentence, what it rests on, and how often these data were asked before."""
+    answer = verdict["answer"]
+    told = "" if answer is None else f"Verdict: {answer}. "
+    console.print(f"{told}{verdict['sentence']}", style=STYLES.get(answer, "bold"), markup=False)
+    if verdict["basis"] == "released":
+        console.print("It rests on released counts of test records, with their noise.", style="dim", markup=False)
+    if verdict["earlier"]:
+        times = plural(verdict["earlier"], "earlier run")
+        console.print(
+            f"{times} on these data released counts of test records, too: training again until a target is met makes "
+            "a wrong verdict more likely than 4%.",
+            style="yellow",
+            markup=False,
+        )
 
 
 def _print_report(result: Result) -> None:

@@ -14,13 +14,14 @@ from privfair.config import Config
 from privfair.deployment.protocol import deployed, holders, masks_of, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSums, MasksOnDisk, Recorded, Sums
-from privfair.fairness.released import released_figures
+from privfair.fairness.metrics import parameter_warnings, released_warnings
+from privfair.fairness.released import released_figures, released_verdict
 from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFewTrained
-from privfair.mechanisms.entropy import stream
 from privfair.numbers import finite
+from privfair.privacy.plan_report import why_no_verdict
 from privfair.runs.assembly import RunSpec, new_name
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
 from privfair.runs.keys import server_key
@@ -161,16 +162,22 @@ def run_name(folder: Path, scheme: str, new: str | None = None) -> str:
 def write_results(run: ServerRun, state: ServerState) -> dict[str, Any]:
     """metrics.json, and the model where it is no secret: what a server without data can say."""
     config, path, names = run.config, run.folder, holders(run.config)
-    claim, noise = state.release_plan.claim, state.release_plan.evaluation
+    claim, noise = state.release_plan.claim, state.release_plan.noise_of_evaluation
+    warnings: list[str] = []
     if run.replica is not None:
         model = run.spec.model()
         model.load(run.replica.result)
+        warnings = parameter_warnings(model.module)
         write_bytes(path / "model.safetensors", weights_file(model.module.state_dict()))
-    figures = None
-    if run.released and noise is not None:
-        tables = [evaluation.confusion for evaluation in run.released]
-        figures = released_figures(tables, run.spec.schema, noise, stream(config.run.seed, "released"))
+    figures, tables = None, [evaluation.confusion for evaluation in run.released or ()]
+    if tables and noise is not None:
+        figures = released_figures(tables, run.spec.schema, noise)
+    target, reason = config.fairness.target, why_no_verdict(config, run.spec.schema.task)
+    if not warnings and tables and noise is not None:
+        warnings = released_warnings(tables, noise)
     metrics = {
+        "verdict": released_verdict(tables, run.spec.schema, noise, run.spec.cells, target, warnings, reason),
+        "warnings": warnings,
         "rounds": state.round,
         "released": figures,  # accuracy and unfairness, where the plan has them released (privacy.evaluation)
         "clients": {name: {"released": int(n)} for name, n in zip(names, state.release_plan.records, strict=True)}

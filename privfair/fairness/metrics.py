@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from privfair.datasets.records import Records, Schema
+from privfair.fairness import verdict
 from privfair.fairness.notions import Cells
+from privfair.fairness.verdict import Decisions
 from privfair.kernels.base import Kernel
 from privfair.kernels.mmd import mmd2
 from privfair.mechanisms.count_release import CountNoise
@@ -65,22 +67,17 @@ def headline(by_attribute: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def interval_around(
-    gap: float, errors: Sequence[float], *, most: float = 1.0, level: float = 0.95
-) -> tuple[float, float]:
-    """gap ± the `level` quantile of `errors`, cut at 0 and at `most`.
-
-    `errors` are draws of spread(e) = max_g e_g − min_g e_g, where e_g is the error of a group's rate. A spread is a
-    seminorm, so that |spread(rates + e) − spread(rates)| ≤ spread(e). So the interval holds the true gap at least as
-    often as `level` says, for any number of groups, and also a gap of 0, to which noise can only add.
-    """
-    reach = float(np.quantile(errors, level))
-    return max(0.0, gap - reach), min(most, gap + reach)
-
-
 # ---- Accuracy, unfairness by notion, and tables by group.
 
 THRESHOLD = 0.5
+# Which conditioning sets a notion of decisions has, and which rates of a group are shares of positive decisions there.
+COMPARED = {
+    "statistical_parity": ("everyone",),
+    "equal_opportunity": ("label 1",),
+    "predictive_equality": ("label 0",),
+    "equalized_odds": ("label 0", "label 1"),
+}
+RATES = {"selection_rate": "everyone", "true_positive_rate": "label 1", "false_positive_rate": "label 0"}
 
 
 @dataclass(frozen=True)
@@ -134,6 +131,24 @@ def notion_gap(predicted: Predicted, schema: Schema, cells: Cells, attribute: in
         if len(means) > 1:
             spreads.append(float(max(means) - min(means)))
     return max(spreads) if spreads else None
+
+
+def decisions(predicted: Predicted, schema: Schema, cells: Cells, attribute: int | None = None) -> list[Decisions]:
+    """Counts of decisions of every group, by attribute and conditioning set; none for losses and for regression."""
+    if schema.task != "binary" or cells.notion.score == "loss":
+        return []
+    chosen, member = _chosen(predicted, schema), cells.membership(predicted.records)
+    return [
+        Decisions(
+            schema.sensitive[c.attribute].name,
+            cells.notion.sets[c.condition].name,
+            schema.sensitive[c.attribute].values,
+            np.array([chosen[member[:, cell]].sum() for cell in c.cells]),
+            np.array([member[:, cell].sum() for cell in c.cells], dtype=np.float64),
+        )
+        for c in cells.comparisons
+        if attribute in (None, c.attribute)
+    ]
 
 
 def penalty_mmd2(predicted: Predicted, cells: Cells, kernel: Kernel) -> float:
@@ -194,6 +209,19 @@ class _Sample:
             "false_positive_rate": self._mean(self.chosen, self.labels == 0),
         }
 
+    def counts(self, on: NDArray[np.bool_] | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(positive decisions, records) of each group, on some records or on all."""
+        kept = np.ones(self.groups.size, dtype=bool) if on is None else on
+        totals = np.bincount(self.groups[kept], minlength=self.count).astype(np.float64)
+        chosen = np.bincount(self.groups[kept], weights=self.chosen[kept].astype(np.float64), minlength=self.count)
+        return chosen.astype(np.float64), totals
+
+    def means(self) -> dict[str, FloatArray]:
+        """What is no share: mean losses by group, and for regression mean predictions."""
+        everyone = np.ones(self.groups.size, dtype=bool)
+        found = {"mean_loss": self._mean(self.losses, everyone)}
+        return found if self.binary else {**found, "mean_score": self._mean(self.chosen, everyone)}
+
     def _mean(self, values: FloatArray, on: NDArray[np.bool_]) -> FloatArray:
         sizes = np.bincount(self.groups[on], minlength=self.count)
         sums = np.bincount(self.groups[on], weights=values[on], minlength=self.count)
@@ -202,9 +230,10 @@ class _Sample:
 
 
 def _differences(rates: Mapping[str, FloatArray]) -> dict[str, float | None]:
-    """The largest difference between groups, by notion."""
+    """The largest difference between groups, by notion; of the notions whose rates are there."""
     if "selection_rate" not in rates:
-        return {"statistical_parity": spread(rates["mean_score"]), "risk_parity": spread(rates["mean_loss"])}
+        means = {"statistical_parity": "mean_score", "risk_parity": "mean_loss"}
+        return {notion: spread(rates[name]) for notion, name in means.items() if name in rates}
     opportunity, equality = spread(rates["true_positive_rate"]), spread(rates["false_positive_rate"])
     return {
         "statistical_parity": spread(rates["selection_rate"]),
@@ -281,7 +310,7 @@ def group_table(predicted: Predicted, schema: Schema, attribute: int = 0) -> dic
 
 @dataclass(frozen=True)
 class Intervals:
-    """Bootstrap confidence intervals."""
+    """Confidence intervals over the drawing of the records."""
 
     figures: dict[str, tuple[float, float]]  # accuracy and unfairness by notion
     groups: dict[str, dict[str, tuple[float, float]]]  # group -> rate
@@ -296,34 +325,57 @@ def confidence_intervals(
     repeats: int = 500,
     level: float = 0.95,
 ) -> Intervals:
-    """Bootstrap intervals over the drawing of the records: accuracy, every unfairness figure, the rates of every group.
+    """Intervals over the drawing of the records: accuracy, every unfairness figure, the rates of every group.
 
-    A largest difference is biased upwards under resampling; its percentiles are shifted by that bias and cut at 0, and
-    at 1 where it is one of shares.
+    Of decisions as in a verdict: Wilson's limits of rates (95%), and of gaps what holds whichever groups are furthest
+    apart (96%). Of mean losses and mean predictions by the bootstrap: a largest difference is biased upwards under
+    resampling; its percentiles are shifted by that bias and cut at 0.
     """
     sample = _Sample.of(predicted, schema, attribute)
     n = sample.groups.size
     if n < 2:
         return Intervals({}, {})
-    rates = [sample.take(rng.integers(n, size=n)).rates() for _ in range(repeats)]
+    rates = [sample.take(rng.integers(n, size=n)).means() for _ in range(repeats)]
     tails = [(1 - level) / 2, (1 + level) / 2]
     figures: dict[str, tuple[float, float]] = {}
+    groups: dict[str, dict[str, tuple[float, float]]] = {}
+    names = schema.sensitive[attribute].values
     if sample.binary:
-        right = sample.chosen == sample.labels
-        draws = rng.binomial(n, right.mean(), size=repeats) / n  # resampling records resamples right and wrong
-        figures["accuracy"] = _pair(np.quantile(draws, tails))
-    for name, estimate in _differences(sample.rates()).items():
+        figures["accuracy"] = verdict.rate_interval(float((sample.chosen == sample.labels).sum()), float(n))
+        counted = {
+            label: Decisions("", label, names, *sample.counts(on))
+            for label, on in (("label 0", sample.labels == 0), ("label 1", sample.labels == 1), ("everyone", None))
+        }
+        for notion, sets in COMPARED.items():
+            if any((counted[label].totals > 0).sum() > 1 for label in sets):
+                figures[notion] = verdict.interval([_present(counted[label]) for label in sets])
+        for g, group in enumerate(names):
+            for rate, label in RATES.items():
+                if counted[label].totals[g]:
+                    found = verdict.rate_interval(counted[label].positives[g], counted[label].totals[g])
+                    groups.setdefault(group, {})[rate] = found
+            right, total = (
+                float((sample.chosen == sample.labels)[sample.groups == g].sum()),
+                counted["everyone"].totals[g],
+            )
+            if total:
+                groups.setdefault(group, {})["accuracy"] = verdict.rate_interval(right, total)
+    for name, estimate in _differences(sample.means()).items():
         values = np.array([value for value in (_differences(r)[name] for r in rates) if value is not None])
         if estimate is not None and values.size:
-            most = 1.0 if sample.binary and name != "risk_parity" else np.inf
-            figures[name] = _pair(np.clip(np.quantile(values, tails) - (values.mean() - estimate), 0.0, most))
-    groups: dict[str, dict[str, tuple[float, float]]] = {}
-    for g, group in enumerate(schema.sensitive[attribute].values):
-        for name in rates[0]:
-            values = np.array([r[name][g] for r in rates])
-            if name != "mean_loss" and not np.isnan(values).all():
-                groups.setdefault(group, {})[name] = _pair(np.nanquantile(values, tails))
+            figures[name] = _pair(np.clip(np.quantile(values, tails) - (values.mean() - estimate), 0.0, np.inf))
+    for g, group in enumerate(names if not sample.binary else ()):
+        values = np.array([r["mean_score"][g] for r in rates])
+        if not np.isnan(values).all():
+            groups.setdefault(group, {})["mean_score"] = _pair(np.nanquantile(values, tails))
     return Intervals(figures, groups)
+
+
+def _present(counted: Decisions) -> Decisions:
+    """Only the groups that have records, as the point figures have them."""
+    seen = np.flatnonzero(counted.totals > 0)
+    groups = tuple(counted.groups[g] for g in seen)
+    return replace(counted, groups=groups, positives=counted.positives[seen], totals=counted.totals[seen])
 
 
 def _pair(values: FloatArray) -> tuple[float, float]:

@@ -12,12 +12,15 @@ from accountant.events import Nothing
 from privfair.channels.base import registered
 from privfair.config import Config
 from privfair.fairness.notions import Cells
+from privfair.fairness.verdict import PLANNED_RATE, least_target, records_for
 from privfair.federated.algorithms.mmd_fedavg import standard_error
 from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
 from privfair.numbers import shown
 from privfair.privacy.planner import Planner
 from privfair.privacy.requirements import whole_noise
 
+# of a notion's conditioning sets, how many counts make up the number of positive decisions in one
+LABELS_COUNTED = {"statistical_parity": 2, "equal_opportunity": 1, "predictive_equality": 1, "equalized_odds": 1}
 NO_GAP = (
     "Fewer than two groups that could be compared are large enough to be heard: the fairness term is 0, and training "
     "follows the task alone. More ε, more records or a smaller count_noise would change that."
@@ -46,9 +49,67 @@ def plan_report(
     if budgeted and release_plan.evaluation is None:
         notes.append(
             "Data with a budget show no exact figures, and this plan has no noisy ones: the run will end without "
-            'accuracy and unfairness. For noisy ones stop here and set privacy.evaluation = "laplace".'
+            'accuracy and unfairness. For noisy ones stop here and set privacy.evaluation = "gaussian".'
         )
+    notes += _verdict_beforehand(config, release_plan, planner, counted=counted)
     return {"channels": channels, "notes": notes}
+
+
+def why_no_verdict(config: Config, task: str = "binary") -> str:
+    """Why a run of this configuration can have no verdict; "" where it can."""
+    if task != "binary":
+        return "the task is regression, and a verdict is about decisions"
+    if config.privacy.client_level:
+        return "client level: one client may change every count of test records, so none are released"
+    if config.privacy.enabled and config.privacy.evaluation == "none":
+        return 'no counts of test records are released (privacy.evaluation = "gaussian" releases them)'
+    return ""
+
+
+def _verdict_beforehand(config: Config, release_plan: ReleasePlan, planner: Planner, *, counted: bool) -> list[str]:
+    """Whether the target can be met with so many test records and this noise, and what would make it possible.
+
+    The test records are not counted beforehand: they are as many as the declared fraction makes them, and of the groups
+    as the released counts of training records are, or else alike.
+    """
+    target, notion, fraction = config.fairness.target, planner.cells.notion.name, config.data.test_fraction
+    if target is None:
+        return []
+    reason, noise = why_no_verdict(config), release_plan.evaluation
+    if not reason and notion not in LABELS_COUNTED:
+        reason = f"the conditioning sets of {notion} are not in counts by group and label"
+    if reason or noise is None:
+        return [f"The verdict will be: cannot tell. {(reason or 'There is no evaluation')[:1].upper()}{reason[1:]}."]
+    clients, labels = len(release_plan.records), LABELS_COUNTED[notion]
+    summed = release_plan.noise_of_evaluation if noise.shares > 1 else None
+    scale, replies = (noise.scale, clients) if summed is None else (summed.scale, 1)
+    variance = replies * labels * scale**2 * (2 if noise.kind == "laplace" else 1)
+    laplace = replies * labels if noise.kind == "laplace" else 0
+    declared = config.privacy.records
+    sizes = []
+    for comparison in planner.cells.comparisons:
+        if counted and release_plan.counting is not None:
+            cells = [max(1.0, float(release_plan.cell_totals[c])) for c in comparison.cells]
+            sizes.append(np.array(cells) * fraction / (1 - fraction))
+        elif declared is not None:
+            each = declared * fraction / len(comparison.cells) / len(planner.cells.notion.sets)
+            sizes.append(np.full(len(comparison.cells), each))
+    if not sizes:
+        return []
+    worst = max(sizes, key=lambda own: least_target(own, variance=variance, laplace=laplace))
+    least = least_target(worst, variance=variance, laplace=laplace)
+    about = f"about {round(float(worst.min())):,} test records of the smallest group, and noise of ±{variance**0.5:.3g}"
+    if least <= target:
+        return [
+            f"The target of {target:g} can be met: with {about}, up to an estimated gap of about {target - least:.2g} "
+            f"(at a rate of {PLANNED_RATE:g})."
+        ]
+    enough = records_for(target, variance=variance, laplace=laplace)
+    remedy = "" if enough is None else f" About {enough:,} test records of each of two groups would, with this noise;"
+    return [
+        f"The verdict cannot be that the target of {target:g} is met: with {about}, even an estimated gap of 0 leaves "
+        f"{least:.3g} possible.{remedy} or a larger target, or more ε for the evaluation (privacy.evaluation_share)."
+    ]
 
 
 def _notes(config: Config, release_plan: ReleasePlan, planner: Planner) -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from accountant.audit import DatasetAudit, Point
 from accountant.errors import InputError
@@ -256,3 +259,130 @@ def _rows(points: Sequence[Point]) -> list[list[str | Cell]]:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
+
+
+# ---- Figures without a script: for pages that are passed on, which Plotly would make 5 MB long.
+
+WIDTH, HEIGHT = 720.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 12.0, 12.0, 46.0
+TICKS = 5
+
+
+def drawing(figure: Figure) -> Markup:
+    """The bars or lines of a figure as SVG, in the page's own colours; a number is told where a pointer rests on it."""
+    y_axis, x_axis = figure.layout["yaxis"], figure.layout["xaxis"]
+    shares = y_axis.get("tickformat", "").endswith("%")
+    tops = [_top(trace) for trace in figure.data]
+    step = _step(max([top for top in tops if math.isfinite(top)], default=0.0) or 1.0)
+    high = step * max(1, math.ceil(max([*tops, step]) / step - 1e-9))
+    parts = []
+    for number in range(round(high / step) + 1):
+        value = number * step
+        y = _height(value, high)
+        text = f"{100 * value:.3g}%" if shares else f"{value:.4g}"
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+    bars = [trace for trace in figure.data if trace["type"] == "bar"]
+    parts += _bars(bars, high, shares) if bars else _lines(figure.data, high, shares, x_axis.get("type") == "date")
+    middle, title = (LEFT + WIDTH - RIGHT) / 2, escape(x_axis.get("title", {}).get("text", ""))
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{title}</text>')
+    upright = f'transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"'
+    parts.append(f'<text {upright} text-anchor="middle">{escape(y_axis["title"]["text"])}</text>')
+    return Markup(f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def legend(figure: Figure) -> list[tuple[str, str]]:
+    """(colour, name) of every trace, as plain text."""
+    found = []
+    for trace in figure.data:
+        colour = trace.get("marker", {}).get("color") or trace.get("line", {}).get("color") or COLOURS[0]
+        found.append((str(colour), Markup(trace["name"]).unescape()))
+    return found
+
+
+def _top(trace: Trace) -> float:
+    """The highest point of a trace, with its intervals."""
+    up = trace.get("error_y", {}).get("array", [0.0] * len(trace["y"]))
+    return max([y + e for y, e in zip(trace["y"], up, strict=True) if y is not None], default=0.0)
+
+
+def _step(top: float) -> float:
+    """A round distance between marks, so that there are about five."""
+    unit = 10.0 ** math.floor(math.log10(top / TICKS))
+    return next(unit * times for times in (1, 2, 2.5, 5, 10) if unit * times * TICKS >= top * (1 - 1e-9))
+
+
+def _height(value: float, high: float) -> float:
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / high
+
+
+def _told(name: str, at: str, value: float, shares: bool) -> str:
+    return f"<title>{name}, {escape(at)}: {f'{100 * value:.1f}%' if shares else f'{value:.4g}'}</title>"
+
+
+def _bars(traces: Sequence[Trace], high: float, shares: bool) -> list[str]:
+    categories, parts = traces[0]["x"], []
+    room = (WIDTH - LEFT - RIGHT) / len(categories)
+    width = 0.7 * room / len(traces)
+    for place, category in enumerate(categories):
+        start = LEFT + place * room
+        where = f'x="{start + room / 2:.1f}" y="{HEIGHT - BOTTOM + 18}"'
+        parts.append(f'<text {where} text-anchor="middle">{escape(category)}</text>')
+        for number, trace in enumerate(traces):
+            value = trace["y"][place]
+            if value is None:
+                continue
+            x, y = start + 0.15 * room + number * width, _height(value, high)
+            told = _told(trace["name"], category, value, shares)
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{0.92 * width:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" '
+                f'style="fill:{trace["marker"]["color"]}">{told}</rect>'
+            )
+            error = trace.get("error_y")
+            if error is not None:
+                centre = x + 0.46 * width
+                up, down = (
+                    _height(value + error["array"][place], high),
+                    _height(max(0.0, value - error["arrayminus"][place]), high),
+                )
+                parts.append(
+                    f'<path class="interval-mark" d="M{centre:.1f} {up:.1f}V{down:.1f}M{centre - 4:.1f} {up:.1f}h8'
+                    f'M{centre - 4:.1f} {down:.1f}h8"/>'
+                )
+    return parts
+
+
+def _lines(traces: Sequence[Trace], high: float, shares: bool, dates: bool) -> list[str]:
+    every = [_moment(x) if dates else float(x) for trace in traces for x in trace["x"]]
+    low, reach = min(every), (max(every) - min(every)) or 1.0
+
+    def across(x: Any) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * ((_moment(x) if dates else float(x)) - low) / reach
+
+    parts = []
+    ends = sorted({x for trace in traces for x in trace["x"]}, key=across)
+    for x, anchor in ((ends[0], "start"), (ends[-1], "end"))[: len(ends)]:
+        text = str(x)[:16].replace("T", " ") if dates else f"{x:g}"
+        parts.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="{anchor}">{text}</text>')
+    for trace in traces:
+        colour, path, before = trace["line"]["color"], "", None
+        for x, value in zip(trace["x"], trace["y"], strict=True):
+            if value is None:
+                before = None
+                continue
+            at, y = across(x), _height(value, high)
+            if before is None:
+                path += f"M{at:.1f} {y:.1f}"
+            else:
+                path += f"H{at:.1f}V{y:.1f}" if trace["line"].get("shape") == "hv" else f"L{at:.1f} {y:.1f}"
+            before = value
+            if "markers" in trace["mode"]:
+                told = _told(trace["name"], str(x), value, shares)
+                parts.append(f'<circle cx="{at:.1f}" cy="{y:.1f}" r="3.5" style="fill:{colour}">{told}</circle>')
+        dash = "" if trace["line"].get("dash", "solid") == "solid" else ";stroke-dasharray:6 4"
+        parts.append(f'<path d="{path}" style="fill:none;stroke:{colour};stroke-width:2{dash}"/>')
+    return parts
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -38,6 +38,8 @@ class RunFacts:
     exact: Table | None
     history: tuple[dict[str, float | None], ...]
     files: Mapping[str, str]  # name -> SHA-256
+    # figures of a run without privacy, on data without a budget: exact, and covered by nothing
+    unprotected: Table | None = None
 
     @property
     def notion(self) -> str:
@@ -63,13 +65,20 @@ def read_run(path: Path, *, include_private: bool) -> RunFacts:
     # Digests of exact figures, or of a model without noise, would confirm a guess of what is in them.
     safe = ["config.toml", "privacy.json", *(["model.safetensors"] if private else [])]
     names = [*safe, "model.safetensors", "metrics.json", "history.csv"] if include_private else safe
+    plain = not private and metrics["figures"] == "exact" and bool(metrics["groups"]) and "verdict" in metrics
+    if plain:
+        plain = not has_budget(config, dataset_name(config, metrics["data"]["name"]))
+    released = released_part(metrics, config, _released_counts(directory, metrics) if private else None)
+    if plain:
+        released |= {"verdict": metrics["verdict"], "warnings": metrics["warnings"]}
     return RunFacts(
         path,
         config,
-        released_part(metrics, config, _released_counts(directory, metrics) if private else None),
+        released,
         metrics if include_private else None,
         tuple(_history(path / "history.csv")) if include_private else (),
         {name: directory.digest(name) for name in dict.fromkeys(names)},
+        {name: metrics[name] for name in FIGURES if name in metrics} if plain else None,
     )
 
 
@@ -86,6 +95,8 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
     known = counts is not None and len(counts) == len(names)
     return {
         "figures": None if figures is None else {name: figures[name] for name in FIGURES if name in figures},
+        # of a private run it comes from released counts; one of exact counts is no part of what was released
+        "verdict": _released_verdict(metrics.get("verdict")),
         "privacy": metrics["privacy"],
         # a private run's come from what was released; of another run only the fact is shown, without its numbers
         "warnings": [w if counts is not None else f"{w.partition(':')[0]}." for w in metrics.get("warnings", [])],
@@ -109,6 +120,10 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
     }
 
 
+def _released_verdict(verdict: Table | None) -> Table | None:
+    return verdict if verdict is not None and verdict["basis"] != "exact" else None
+
+
 def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
     """Raise if the data of a run have a budget: exact figures of such data are shown to nobody."""
     statement = metrics["privacy"].get("ledger")
@@ -117,7 +132,7 @@ def require_unbudgeted(config: Config, metrics: Mapping[str, Any]) -> None:
         raise Refused(
             f"Dataset {name!r} has a budget: exact figures of it are shown to nobody, and --include-private is "
             "refused. Without that option the report has the released figures; for noisy accuracy and unfairness "
-            'train with privacy.evaluation = "laplace".'
+            'train with privacy.evaluation = "gaussian".'
         )
 
 

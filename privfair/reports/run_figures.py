@@ -44,12 +44,12 @@ COLUMNS = {
 }
 RELEASED = (
     "These figures come from counts to which noise was added before they left the data holders; they are part of what "
-    "ε covers. Intervals (95%) show the uncertainty from that noise alone, not from which people happen to be in the "
-    "test records."
+    "ε covers. Intervals (95%, of differences 96%) show the uncertainty from that noise and from which people "
+    "happen to be in the test records."
 )
 EXACT = (
-    "Exact figures of a simulation, on the pooled test records of all data holders. No ε covers them. Intervals (95%) "
-    "are bootstrap intervals over the drawing of the records."
+    "Exact figures of a simulation, on the pooled test records of all data holders. No ε covers them. Intervals (95%, "
+    "of differences 96%) show the uncertainty from which people happen to be in the test records."
 )
 
 
@@ -83,6 +83,8 @@ def fairness_of(facts: RunFacts) -> list[Fairness]:
         found.append(_fairness("released", RELEASED, facts.released["figures"], facts))
     if facts.exact is not None and facts.exact["groups"]:
         found.append(_fairness("exact", EXACT, facts.exact, facts))
+    elif facts.unprotected is not None:
+        found.append(_fairness("exact", EXACT, facts.unprotected, facts))
     return found
 
 

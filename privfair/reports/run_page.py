@@ -15,7 +15,7 @@ from accountant.ledger.storage import exists, ledger_url
 from privfair import __version__
 from privfair.numbers import Cell, count, delta, epsilon_cell, percent, plural, shown, size
 from privfair.privacy.run_ledger import dataset_name
-from privfair.reports.figures import Figure, burn_down_figure, over_rounds, shown_guesses
+from privfair.reports.figures import Figure, burn_down_figure, drawing, legend, over_rounds, shown_guesses
 from privfair.reports.pages import render_page
 from privfair.reports.run_facts import RunFacts, read_run, shown_config
 from privfair.reports.run_figures import NOTIONS, Fairness, fairness_of, rounds_of, words_of
@@ -67,14 +67,20 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
     burn_down = burn_down_figure("run", account) if account else None
     by_round = epsilon_by_round(privacy) if facts.private else None
     drawn = [*(a.figure for f in fairness for a in f.attributes), rounds, by_round, burn_down, *(scores or [])]
+    # a page that is passed on is small; one with all exact figures has plots that can be looked into
+    scripted = facts.exact is not None and any(figure is not None for figure in drawn)
     return render_page(
         "run.html",
         title=f"Report on {subject(facts)}",
-        plots=any(figure is not None for figure in drawn),
+        plots=scripted,
+        scripted=scripted,
+        drawing=drawing,
+        legend=legend,
         unreleased=facts.exact is not None,
         facts=facts,
         released=facts.released,
         privacy=privacy,
+        verdict=verdict_box(facts),
         summary=summary(facts, fairness, epsilon),
         tiles=tiles(facts, fairness, epsilon),
         settings=settings(facts),
@@ -111,6 +117,43 @@ def render_run(facts: RunFacts, scores: list[Figure] | None = None, scores_missi
 
 
 @dataclass(frozen=True)
+class VerdictBox:
+    """The verdict at the head of the page. `kind`: good, bad or care."""
+
+    kind: str
+    answer: str
+    sentence: str
+    notes: list[str]
+
+
+def verdict_box(facts: RunFacts) -> VerdictBox | None:
+    """What the page opens with; None for a run of a version that gave no verdict, or where it may not be shown."""
+    verdict = (facts.exact or {}).get("verdict") or facts.released["verdict"]
+    if verdict is None:
+        return None
+    answer = verdict["answer"]
+    notes = []
+    if verdict["basis"] == "released":
+        notes.append("It rests on counts of test records that were released with noise; the price below covers them.")
+    elif verdict["basis"] == "exact":
+        notes.append("It rests on exact counts of test records, which no ε covers.")
+    if answer in ("met", "not met") or verdict["gap"] is not None:
+        notes.append(
+            "It is about the people whom the test records stand for: if they were drawn at random from those whom the "
+            'model will decide about, a wrong "met" comes in about 4 of 100 such reports at most.'
+        )
+    if verdict["earlier"]:
+        notes.append(
+            f"{plural(verdict['earlier'], 'earlier run')} on these data released counts of test records, too. Training "
+            "again until a target is met makes a wrong verdict more likely than that."
+        )
+    elif verdict["earlier"] == 0:
+        notes.append("No earlier run in this ledger has released counts of test records of these data.")
+    kind = {"met": "good", "not met": "bad"}.get(answer, "care")
+    return VerdictBox(kind, "" if answer is None else answer, verdict["sentence"], notes)
+
+
+@dataclass(frozen=True)
 class Tile:
     """A figure at a glance."""
 
@@ -132,7 +175,9 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     if fairness:
         best = fairness[0]
         right = f" It decides right for {best.accuracy.text} of the test records." if best.accuracy else ""
-        found.append(f"{best.sentence}{right}{'' if best.kind == 'released' else ' (Exact figures, not released.)'}")
+        found.append(
+            f"{best.sentence}{right}{'' if best.kind == 'released' else ' (Exact figures, which no ε covers.)'}"
+        )
     else:
         found.append(
             "How often it is right, and how differently it treats groups, was not released: it is not in this report."

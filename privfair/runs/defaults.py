@@ -102,6 +102,8 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
             "shares of Laplace noise do not add up to Laplace noise" if shared else "each client adds all of its noise"
         )
         choose("privacy.counts", "gaussian" if shared else "laplace", reason)
+    if private and "evaluation" not in privacy.model_fields_set:
+        choose("privacy.evaluation", *_evaluation(config, schema))
     return Settled(config, tuple(choices))
 
 
@@ -157,6 +159,20 @@ def _lag(config: Config, clients: int) -> tuple[bool, str]:
             "a masked sum takes two exchanges, of seconds each on Flower, and what lags needs no sum of its own",
         )
     return False, "exchanges in one process take no time" if config.masks else "it is the default without masks"
+
+
+def _evaluation(config: Config, schema: Schema) -> tuple[str, str]:
+    """Whether counts of test records are released: wherever that can be done and says something."""
+    privacy = config.privacy
+    if privacy.client_level:
+        return "none", "noise on its counts hides one record, not all of a client"
+    if schema.task != "binary":
+        return "none", "it counts decisions, and the task is regression"
+    if not config.data.test_fraction:
+        return "none", "there are no test records (data.test_fraction)"
+    if privacy.epsilon is None and privacy.evaluation_noise is None:
+        return "none", "neither privacy.epsilon nor privacy.evaluation_noise says how much noise it would have"
+    return "gaussian", "without it nobody could say whether the model is fair: the verdict rests on it"
 
 
 def _toml(value: Any) -> str:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from privfair.channels.evaluation import EVALUATION
 from privfair.datasets.columns import OTHER
 from privfair.fairness.metrics import (
     Predicted,
     accuracy,
     confidence_intervals,
+    decisions,
     exact_warnings,
     group_table,
     headline,
@@ -20,11 +22,12 @@ from privfair.fairness.metrics import (
     root_mean_squared_error,
     unfairness,
 )
-from privfair.fairness.released import released_figures
+from privfair.fairness.released import released_figures, released_verdict, told
+from privfair.fairness.verdict import impossible, interval, verdict
 from privfair.mechanisms.entropy import stream
 from privfair.models import TaskKind
 from privfair.numbers import finite
-from privfair.privacy.plan_report import unseen
+from privfair.privacy.plan_report import unseen, why_no_verdict
 from privfair.privacy.statement import statement
 from privfair.runs.folder import weights_digest
 from privfair.runs.loop import RunOutcome, absences
@@ -39,10 +42,11 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     """The metrics of a run as plain values; a figure that is not finite is None."""
     simulation = outcome.simulation
     schema, config, last = simulation.federation.schema, simulation.config, outcome.history[-1]
-    task = TaskKind.of(schema)
+    task, warnings = TaskKind.of(schema), _warnings(outcome)
     summary: dict[str, Any] = {
         **_figures(outcome),
-        "warnings": _warnings(outcome),
+        "warnings": warnings,
+        "verdict": _verdict(outcome, warnings),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
         "privacy": _privacy(outcome),
         "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
@@ -83,8 +87,7 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
     released = None
     noise = outcome.state.release_plan.noise_of_evaluation
     if outcome.released and noise is not None:
-        rng = stream(simulation.config.run.seed, "released")
-        released = released_figures([reply.confusion for reply in outcome.released], schema, noise, rng)
+        released = released_figures([reply.confusion for reply in outcome.released], schema, noise)
     if simulation.evaluator is None:
         return {"accuracy": None, **NO_FAIRNESS, **(released or {}), "rmse": None, "figures": "released"}
     test = simulation.evaluator.predicted("test")
@@ -95,6 +98,31 @@ def _figures(outcome: RunOutcome) -> dict[str, Any]:
         "figures": "exact",
         "released": released,
     }
+
+
+def _verdict(outcome: RunOutcome, warnings: list[str]) -> dict[str, Any]:
+    """Whether the model is as fair as was asked for: of a private run from released counts, of another from exact ones.
+
+    `basis` says which; `earlier`: how many earlier runs have released counts of test records of the same data, as far
+    as the ledger knows. Each of those was a chance to try again.
+    """
+    simulation = outcome.simulation
+    schema, config, cells = simulation.federation.schema, simulation.config, simulation.cells
+    target, run_ledger = config.fairness.target, simulation.run_ledger
+    if run_ledger is not None and simulation.gateway is not None:
+        noise, replies = outcome.state.release_plan.noise_of_evaluation, [r.confusion for r in outcome.released or ()]
+        earlier = set(run_ledger.ledger.runs(run_ledger.dataset, EVALUATION)) - {run_ledger.run}
+        found = released_verdict(replies, schema, noise, cells, target, warnings, why_no_verdict(config, schema.task))
+        return {**found, "basis": "released", "earlier": len(earlier)}
+    if simulation.evaluator is None:
+        found = told(impossible(target, "data with a budget show no exact figures"), cells.notion.name, warnings)
+        return {**found, "basis": "none", "earlier": None}
+    test = simulation.evaluator.predicted("test")
+    counted = decisions(test, schema, cells) if len(test.records) else []
+    reason = "there are no test records" if not len(test.records) else why_no_verdict(config, schema.task)
+    reason = reason or f"{cells.notion.name} compares losses, not decisions"
+    exact = verdict(counted, target) if counted else impossible(target, reason)
+    return {**told(exact, cells.notion.name, warnings), "basis": "exact", "earlier": None}
 
 
 def _warnings(outcome: RunOutcome) -> list[str]:
@@ -159,8 +187,10 @@ def _fairness(outcome: RunOutcome, test: Predicted) -> dict[str, Any]:
     for a, attribute in enumerate(schema.sensitive):
         intervals = confidence_intervals(test, schema, rng, attribute=a)
         gaps = unfairness(test, schema, a)
-        if notion not in gaps:  # on sets that the data or the user declare: no interval
+        if notion not in gaps:  # on sets that the data or the user declare
             gaps[notion] = notion_gap(test, schema, cells, a)
+            if counted := decisions(test, schema, cells, a):
+                intervals.figures[notion] = interval(counted)
         by_attribute[attribute.name] = {"unfairness": gaps, "confidence_intervals": intervals.figures}
         groups[attribute.name] = {
             group: {**row, "intervals": intervals.groups.get(group, {})}

@@ -60,9 +60,17 @@ def test_a_constant_answer_is_named_in_the_metrics_and_on_the_page(tmp_path: Pat
     assert result.unfairness["statistical_parity"] == 0.0  # which is why it must be said
     page = tmp_path / "page.html"
     write_report(tmp_path / "run", "run", page, include_private=False)
-    assert f"The model {SAME}.</strong>" in page.read_text()  # without the number of records
+    assert "No verdict on fairness" in page.read_text()
+    assert f"The model {SAME}: 1 to all " in page.read_text()
     write_report(tmp_path / "run", "run", page, include_private=True)
     assert f"The model {SAME}: 1 to all " in page.read_text()
+
+
+def test_a_constant_answer_never_meets_a_target(tmp_path: Path) -> None:
+    fairness = {**STUCK.get("fairness", {}), "target": 0.5}
+    verdict = privfair.train({**STUCK, "fairness": fairness}, dataset=toy(), out=tmp_path / "run").verdict
+    assert verdict.answer == "cannot tell"
+    assert verdict["sentence"].startswith(f"No verdict on fairness: The model {SAME}")
 
 
 def test_a_diverged_model_is_named(tmp_path: Path) -> None:

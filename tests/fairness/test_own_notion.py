@@ -184,7 +184,9 @@ def test_reports_and_progress_are_about_the_own_notion(tmp_path: Path) -> None:
     assert figure is not None
     assert "unfairness: large b" in str(figure)
     first = tiles(facts, [fairness], None)[0]
-    assert (first.more, first.exact) == ("Large b", gap)
+    low, high = result.metrics["confidence_intervals"][result.metrics["notion"]]
+    assert first.more == f"Large b, 95% interval {low:.4f} to {high:.4f}"
+    assert first.exact == gap
     assert settings(facts)["Fairness notion"] == "Large b"
 
 

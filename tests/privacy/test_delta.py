@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"1e-05\. A tenth of that is a good choice: 2e-07\.",
     ),
     "counts that leave less than scores are to cost": (
-        {"epsilon": 3.0, "count_noise": 0.6},
+        {"epsilon": 3.0, "count_noise": 0.6, "evaluation": "none"},
         r"privacy.epsilon must leave something to updates, after 1.5 for predictions and 1.667 for counts and eval",
     ),
 }
