@@ -41,6 +41,7 @@ class Workload:
     counts_in_shares: bool = False  # counts and evaluation are totals, whose noise comes in shares
     learning_rate: float = 0.0
     learning_rate_decay: float = 1.0
+    damped: int = 0  # as `Schedule.damped`
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,10 @@ class Embedder:
             total = replica.features
         elif sealed.total:
             total = self.total(sealed.total, round_number)
-        return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)
+        opened = opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)
+        if sealed.steering is None or replica is None or replica.controller is None:
+            return opened
+        return replica.controller.follow(round_number, opened, sealed.steering)
 
 
 class Client:
@@ -239,6 +242,7 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
     if isinstance(objective, Reweighted):
         return _reweighted(objective, data)
     rule = own_rule(objective, data) if isinstance(objective, OwnPenalty) else _shared_rule(objective, data, model)
+    damping = damping_of(objective)
 
     def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
         labels = data.y.index_select(0, batch)
@@ -247,9 +251,15 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
         slopes = rule(batch.numpy(), scores.detach().numpy().astype(np.float64))
         weights = torch.from_numpy(slopes).to(scores.dtype)
         # a fused multiply-add rounds otherwise at the end of a tensor
-        return task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
+        whole = task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
+        return whole if damping == 1 else damping * whole
 
     return losses
+
+
+def damping_of(objective: Objective) -> float:
+    """What the loss of each record, task and penalty, is multiplied with."""
+    return followed(objective).damping if isinstance(objective, Tracked) else 1.0
 
 
 def couples_records(objective: Objective) -> str | None:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import Schema
-from privfair.fairness.notions import Notion
+from privfair.fairness.notions import Notion, notion_by_name
+from privfair.fairness.tracking import LAST_SHARE
 from privfair.privacy.requirements import require_masks
 from privfair.secure_aggregation.masks import cohort_of
 
@@ -51,8 +52,15 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
         choices.append(Choice(key, value, reason))
 
     private, privacy = config.privacy.enabled, config.privacy
+    target = config.fairness.target
+    if target is not None:
+        _require_target(config, schema, notion)
     if config.fairness.tracker is None:
-        choose("fairness.tracker", *_tracker())
+        choose("fairness.tracker", *_tracker(config))
+    if config.federation.drift_correction is None:
+        choose("federation.drift_correction", *_drift(config))
+    if target is not None and "average_last" not in config.federation.model_fields_set:
+        choose("federation.average_last", LAST_SHARE, "λ moves around the aim, and the mean of the last models rests")
     if config.aggregation.scheme is None:
         reason = "the run is private, and nobody but the clients may open sums" if private else "the run is not private"
         choose("aggregation.scheme", config.scheme, reason)
@@ -97,8 +105,37 @@ def with_keys(config: Config, values: Mapping[str, Any]) -> Config:
     return config.model_copy(update=tables)
 
 
-def _tracker() -> tuple[str, str]:
+def _require_target(config: Config, schema: Schema, notion: Notion | None) -> None:
+    """Raise unless there are decisions whose gap can be followed, and something that follows it."""
+    target, method, tracker = config.fairness.target, config.federation.method, config.fairness.tracker
+    if method != "mmd_fedavg":
+        rule, remedy = "must be left out for every method but mmd_fedavg", "Name fairness.lambda instead."
+        raise InputError("fairness.target", rule, method, remedy)
+    if schema.task != "binary":
+        rule = "must be left out for regression, which has no decisions"
+        raise InputError("fairness.target", rule, target, "Name fairness.lambda instead.")
+    compared = notion or notion_by_name(config.fairness.notion, schema)
+    if compared.score != "prediction":
+        rule = "must be left out for notions that compare losses, not decisions"
+        raise InputError("fairness.target", rule, compared.name, "Name fairness.lambda instead, or another notion.")
+    if tracker == "samples":
+        rule = "must be embedding where a target is followed: decisions are tracked beside sums of features"
+        remedy = 'Set fairness.tracker = "embedding", or name fairness.lambda instead of fairness.target.'
+        raise InputError("fairness.tracker", rule, tracker, remedy)
+
+
+def _tracker(config: Config) -> tuple[str, str]:
+    if config.fairness.target is not None:
+        return "embedding", "decisions are tracked beside sums of features, for λ to follow the target"
     return "samples", "it is the default"
+
+
+def _drift(config: Config) -> tuple[str, str]:
+    if config.fairness.target is None:
+        return "none", "it is the default with a given λ"
+    if config.privacy.enabled and config.privacy.updates == "dp_sgd":
+        return "none", "DP-SGD needs a loss for each record by itself"
+    return "shared", "without it a large λ overshoots within a round"
 
 
 def _masks(config: Config) -> tuple[bool, str]:
