@@ -322,7 +322,8 @@ class Config(Section):
         """
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
-        target = (("fairness", "lambda"),) if self.fairness.target is not None else ()  # never named beside it
+        followed = (("fairness", "lambda"), ("federation", "average_last"))  # the first is never named beside a target
+        target = followed if self.fairness.target is not None else ()
         found = (*tracker, *masks, *target)
         return tuple(one for one in found if one[1] not in getattr(self, one[0]).model_fields_set)
 

@@ -338,11 +338,11 @@ class Controller:
         """Before the first round: λ = 1 everywhere."""
         cells = 1 + max(cell for own in plan.comparisons for cell in own)
         self.plan = plan
-        self.strengths = np.ones((0, len(plan.comparisons)))  # (rounds so far, comparisons)
-        self.gaps = np.zeros((0, len(plan.comparisons)))  # NaN: not known in that round
-        self.aims = np.zeros((0, len(plan.comparisons)))
-        self._rates = np.full(cells, np.nan)
-        self._variances = np.zeros(cells)
+        self.strengths: FloatArray = np.ones((0, len(plan.comparisons)))  # (rounds so far, comparisons)
+        self.gaps: FloatArray = np.zeros((0, len(plan.comparisons)))  # NaN: not known in that round
+        self.aims: FloatArray = np.zeros((0, len(plan.comparisons)))
+        self._rates: FloatArray = np.full(cells, np.nan)
+        self._variances: FloatArray = np.zeros(cells)
 
     @property
     def round(self) -> int:

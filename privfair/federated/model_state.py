@@ -119,6 +119,9 @@ def _typed(values: FloatArray, like: FloatArray) -> FloatArray:
 # none: it adds ciphertexts, every client opens the sum and takes the same deterministic step.
 
 
+STRENGTHS = "controller.strengths"  # in the state of a replica: λ of the rounds so far
+
+
 class Replica:
     """Parameters, what the federated optimiser remembers, and how many sums went in."""
 
@@ -154,6 +157,11 @@ class Replica:
         self._least = least
         self._features = features
         self.features: FloatArray = np.zeros(features)  # behind the updates of the sum whose number is `round`
+
+    @property
+    def opened(self) -> dict[str, int]:
+        """How many sums went in: of updates, and, where λ follows them, of features."""
+        return {"sums": self.round, **({} if self.controller is None else {"features": self.controller.round})}
 
     @property
     def contribution_size(self) -> int:

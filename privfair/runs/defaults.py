@@ -118,6 +118,10 @@ def _require_target(config: Config, schema: Schema, notion: Notion | None) -> No
     if compared.score != "prediction":
         rule = "must be left out for notions that compare losses, not decisions"
         raise InputError("fairness.target", rule, compared.name, "Name fairness.lambda instead, or another notion.")
+    named = [key for key in samples_only(config) if tracker is None]
+    if named:
+        rule = "must be left out beside fairness.target: it is of shared scores, and decisions are tracked otherwise"
+        raise InputError(named[0], rule, _value(config, named[0]), 'Or set fairness.tracker = "embedding".')
     if tracker == "samples":
         rule = "must be embedding where a target is followed: decisions are tracked beside sums of features"
         remedy = 'Set fairness.tracker = "embedding", or name fairness.lambda instead of fairness.target.'
@@ -128,6 +132,24 @@ def _tracker(config: Config) -> tuple[str, str]:
     if config.fairness.target is not None:
         return "embedding", "decisions are tracked beside sums of features, for λ to follow the target"
     return "samples", "it is the default"
+
+
+def samples_only(config: Config) -> list[str]:
+    """The named keys that mean something for shared scores alone."""
+    fairness, privacy = config.fairness, config.privacy
+    asked = {
+        "privacy.prediction_rate": privacy.prediction_rate is not None,
+        "privacy.predictions": privacy.predictions == "laplace",
+        "privacy.kernel_correction": privacy.kernel_correction != "none",
+        "fairness.samples": "samples" in fairness.model_fields_set,
+        "fairness.quotas": "quotas" in fairness.model_fields_set,
+    }
+    return [key for key, named in asked.items() if named]
+
+
+def _value(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
 
 
 def _drift(config: Config) -> tuple[str, str]:
