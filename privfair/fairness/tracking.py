@@ -313,15 +313,12 @@ def step_share(number: int, rounds: int) -> float:
     return min(1.0, 2 * (1 - number / rounds) + 0.1)
 
 
-def standard_error(totals: Sequence[float], rate: float, variance: float) -> float:
-    """Of the difference of two groups' rates near `rate`, from noisy counts of so many test records of each.
-
-    √Σ (p(1 − p)/N + v((1 − p)² + p²)/N²), v the variance of the noise in one count; infinite without test records.
-    """
-    if min(totals, default=0.0) <= 0:
-        return math.inf
-    p = min(max(rate, 0.0), 1.0)
-    return math.sqrt(sum(p * (1 - p) / n + variance * ((1 - p) ** 2 + p**2) / n**2 for n in totals))
+def out_of_reach(target: float) -> str:
+    """That a verdict "met" is not to be expected, for people."""
+    return (
+        f'So few test records, with so much noise, cannot show a gap of at most {target:g}: the verdict "met" is out of '
+        "reach, and λ aims at the target itself."
+    )
 
 
 class Controller:
@@ -386,13 +383,29 @@ class Controller:
 
     def _judged(self, known: Sequence[int], steering: Steering) -> tuple[float, float]:
         """The largest gap between these cells without its noise, and the largest standard error of a verdict on it."""
-        gap = error = 0.0
+        from privfair.fairness.verdict import standard_error  # SciPy's distributions take long to import
+
+        square = 0.0
         for a, b in combinations(known, 2):
-            ra, rb = float(self._rates[a]), float(self._rates[b])
-            gap = max(gap, (ra - rb) ** 2 - float(self._variances[a] + self._variances[b]))
-            totals = (float(steering.tests[a]), float(steering.tests[b]))
-            error = max(error, standard_error(totals, (ra + rb) / 2, steering.noise))
-        return math.sqrt(gap), error
+            apart = float(self._rates[a] - self._rates[b])
+            square = max(square, apart**2 - float(self._variances[a] + self._variances[b]))
+        rate = min(max(float(self._rates[known].mean()), 0.0), 1.0)
+        return math.sqrt(square), standard_error(steering.tests[known], rate, steering.noise)
+
+    @property
+    def notes(self) -> list[str]:
+        """What stood in the way of the target, as far as λ and its aims tell; for people."""
+        if not self.round:
+            return []
+        found = []
+        if (self.strengths[-1] >= MOST_STRENGTH).any():
+            found.append(
+                f"λ ended at {MOST_STRENGTH:g}, the largest there is: training could not bring the tracked gap down to "
+                "the aim. More rounds, longer steps or more ε would help, or a larger target."
+            )
+        if (self.aims[-1] >= self.plan.target).any():
+            found.append(out_of_reach(self.plan.target))
+        return found
 
     def figures(self, number: int) -> dict[str, float | None]:
         """λ and the tracked gap of a round, the largest of all comparisons; None before it was followed."""
