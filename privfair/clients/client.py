@@ -245,14 +245,15 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
     damping = damping_of(objective)
 
     def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
+        if damping != 1:  # once, where task and penalty meet, as the compiled training does: to the last bit
+            outputs.register_hook(lambda gradient: gradient * damping)
         labels = data.y.index_select(0, batch)
         task = data.task.losses(outputs, labels)
         scores = data.task.scores(outputs, labels, data.cells.notion.score)
         slopes = rule(batch.numpy(), scores.detach().numpy().astype(np.float64))
         weights = torch.from_numpy(slopes).to(scores.dtype)
         # a fused multiply-add rounds otherwise at the end of a tensor
-        whole = task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
-        return whole if damping == 1 else damping * whole
+        return task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
 
     return losses
 

@@ -316,7 +316,7 @@ def step_share(number: int, rounds: int) -> float:
 def out_of_reach(target: float) -> str:
     """That a verdict "met" is not to be expected, for people."""
     return (
-        f'So few test records, with so much noise, cannot show a gap of at most {target:g}: the verdict "met" is out of '
+        f'So few test records, with so much noise, show no gap of at most {target:g}: the verdict "met" is out of '
         "reach, and λ aims at the target itself."
     )
 
