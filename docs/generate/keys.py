@@ -23,11 +23,13 @@ KEYS = {
     '`"package.module:name"`.',
     "fairness.lambda": "Strength of the fairness penalty: loss + λ · MMD². 0 does nothing.",
     "fairness.target": "The largest gap of the notion between decisions, in the population, that you would accept. In "
-    "place of `fairness.lambda`.",
+    "place of `fairness.lambda`, which [follows the gap](../embedding.md#decisions-and-a-target) between decisions.",
     "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
     "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
     "fairness.tracker": "What clients share about the groups' scores: noisy scores of some records (`samples`), or one "
-    "noisy vector of features of all of them ([`embedding`](../embedding.md)).",
+    "noisy vector of features of all of them ([`embedding`](../embedding.md)). Unset: `embedding`, but `samples` with "
+    "CKKS, for losses without a range, and where a key of shared scores is named (`samples`, `quotas`, "
+    "`privacy.prediction_rate`, Laplace noise, `kernel_correction`).",
     "fairness.features": "Features of a score that the [embedding tracker](../embedding.md) shares; unless given, as "
     "many as the kernel needs.",
     "fairness.samples": "Scores shared per group and round, by all clients together.",
@@ -47,7 +49,7 @@ KEYS = {
     "federation.server_learning_rate": "Step of the server's optimizer; by default that of its authors.",
     "federation.clients_per_round": "How many clients train in a round; by default all.",
     "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
-    "stable for a large λ. Not with DP-SGD.",
+    "stable for a large λ. Not with DP-SGD. Unset: `shared` with a target and without DP-SGD, else `none`.",
     "federation.lagged_scores": "Scores, or sums of features, under the model of the round before: they leave with its "
     "updates, so that a round has one exchange instead of two, and under masks two instead of four. Unset: true with "
     "masks on Flower, else false; a run's `config.toml` has the value.",

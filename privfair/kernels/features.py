@@ -161,7 +161,8 @@ def features_of(kernel: Kernel, low: float = 0.0, high: float = 1.0, count: int 
         enough = int(np.argmax(missing <= LEFT_OUT)) + 1 if missing[-1] <= LEFT_OUT else MOST + 1
         if enough > MOST:
             rule = f"must be wide enough for {MOST} features on [{low:g}, {high:g}]"
-            remedy = "Take a larger bandwidth, or set fairness.features and accept the error."
+            remedy = "Take a larger bandwidth, or set fairness.features and accept the error; or share scores instead "
+            remedy += '(fairness.tracker = "samples").'
             raise InputError("kernel", rule, str(kernel), remedy)
         count = min(max(LEAST, enough), known)
     return Eigenfunctions(kernel, low, high, min(count, known))

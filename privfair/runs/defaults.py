@@ -56,7 +56,7 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
     if target is not None:
         _require_target(config, schema, notion)
     if config.fairness.tracker is None:
-        choose("fairness.tracker", *_tracker(config))
+        choose("fairness.tracker", *_tracker(config, schema, notion))
     if config.federation.drift_correction is None:
         choose("federation.drift_correction", *_drift(config))
     if target is not None and "average_last" not in config.federation.model_fields_set:
@@ -128,10 +128,20 @@ def _require_target(config: Config, schema: Schema, notion: Notion | None) -> No
         raise InputError("fairness.tracker", rule, tracker, remedy)
 
 
-def _tracker(config: Config) -> tuple[str, str]:
+def _tracker(config: Config, schema: Schema, notion: Notion | None) -> tuple[str, str]:
+    """Sums of features of all scores, wherever they can be; single scores where nothing else does, or is asked for."""
     if config.fairness.target is not None:
         return "embedding", "decisions are tracked beside sums of features, for λ to follow the target"
-    return "samples", "it is the default"
+    if config.federation.method != "mmd_fedavg":
+        return "samples", "methods other than mmd_fedavg track nothing"
+    if named := samples_only(config):
+        return "samples", f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} of shared scores"
+    if config.scheme == "ckks":
+        return "samples", "sums of features are of whole numbers, and ckks adds numbers that are not"
+    compared = notion or notion_by_name(config.fairness.notion, schema)
+    if compared.score == "loss" and config.privacy.score_range is None:
+        return "samples", "losses have no range, and features need one (privacy.score_range)"
+    return "embedding", "noise on sums of all records disturbs less than noise on scores of some"
 
 
 def samples_only(config: Config) -> list[str]:

@@ -263,7 +263,7 @@ class EmbeddingTracking(Plain):
         noise = None if release_plan.embedding is None else release_plan.embedding.noise
         room = self.plan.room_beside(noise)
         if room is not None and release_plan.cells.max() > room:
-            remedy = "Fewer clients leave more room for each in a sum of bounded integers."
+            remedy = 'Fewer clients leave more room for each in such a sum. Or set fairness.tracker = "samples".'
             rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(release_plan.cells.max()), remedy)
         clients = int(np.count_nonzero(shares_features(release_plan)))
