@@ -107,7 +107,8 @@ class FederationConfig(Section):
     average_last: float = Field(0.0, ge=0, le=1)  # the result is the mean of the models of this share of the rounds
     server_learning_rate: float | None = Field(None, gt=0, le=MOST_STEP)
     clients_per_round: int | None = Field(None, ge=1, le=MOST_RECORDS)
-    drift_correction: Literal["none", "own", "shared"] = "none"
+    # default: shared where a target is followed without DP-SGD, and none otherwise
+    drift_correction: Literal["none", "own", "shared"] | None = None
     # scores, or sums of features, under the model of the round before: they leave with its updates, in one exchange;
     # default: with masks on Flower, where each exchange takes seconds and each sum two of them
     lagged_scores: bool | None = None
@@ -311,9 +312,14 @@ class Config(Section):
         merged = with_overrides(tree, overrides)
         _declare_records(merged)
         try:
-            return Config.model_validate(merged)
+            config = Config.model_validate(merged)
         except ValidationError as error:
             raise _explained(error) from None
+        fairness = config.fairness
+        if fairness.target is not None and "strength" in fairness.model_fields_set:
+            rule, remedy = "must be left out beside fairness.target", "λ follows the target: name one of the two."
+            raise InputError("fairness.lambda", rule, fairness.strength, remedy)
+        return config
 
     @property
     def undecided(self) -> tuple[tuple[str, str], ...]:
@@ -325,7 +331,9 @@ class Config(Section):
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
         step = (("federation", "learning_rate"),) if self.open_learning_rate else ()
         evaluation = (("privacy", "evaluation"),)
-        found = (*tracker, *masks, *step, *evaluation)
+        followed = (("fairness", "lambda"), ("federation", "average_last"))  # the first is never named beside a target
+        target = followed if self.fairness.target is not None else ()
+        found = (*tracker, *masks, *step, *evaluation, *target)
         return tuple(one for one in found if one[1] not in getattr(self, one[0]).model_fields_set)
 
     @property

@@ -23,11 +23,13 @@ KEYS = {
     '`"package.module:name"`.',
     "fairness.lambda": "Strength of the fairness penalty: loss + λ · MMD². 0 does nothing.",
     "fairness.target": "The largest gap of the notion between decisions, in the population, that you would accept. In "
-    "place of `fairness.lambda`.",
+    "place of `fairness.lambda`, which [follows the gap](../embedding.md#decisions-and-a-target) between decisions.",
     "fairness.kernel": "Kernel of the MMD: `energy`, `gaussian:ℓ`, `laplace:ℓ`, `matern32:ℓ`, `matern52:ℓ`, `rq:ℓ:α`, "
     "`cauchy:ℓ`; sums with `+`, multiples with `*`.",
     "fairness.tracker": "What clients share about the groups' scores: noisy scores of some records (`samples`), or one "
-    "noisy vector of features of all of them ([`embedding`](../embedding.md)).",
+    "noisy vector of features of all of them ([`embedding`](../embedding.md)). Unset: `embedding`, but `samples` with "
+    "CKKS, for losses without a range, and where a key of shared scores is named (`samples`, `quotas`, "
+    "`privacy.prediction_rate`, Laplace noise, `kernel_correction`).",
     "fairness.features": "Features of a score that the [embedding tracker](../embedding.md) shares; unless given, as "
     "many as the kernel needs.",
     "fairness.samples": "Scores shared per group and round, by all clients together.",
@@ -39,8 +41,8 @@ KEYS = {
     "federation.rounds": "Communication rounds.",
     "federation.local_epochs": "Passes of a client over its records in a round (without DP-SGD).",
     "federation.batch_size": "Records in a minibatch (without DP-SGD).",
-    "federation.learning_rate": "Step size at the clients. Unset, 1 where a private round is one step on the sum of all "
-    "gradients ([masks](../howto/secure-sums.md)).",
+    "federation.learning_rate": "Step size at the clients. Unset, 1 where a private round is one step on the sum of "
+    "all gradients ([masks](../howto/secure-sums.md)).",
     "federation.learning_rate_decay": "The step is multiplied by this after every round.",
     "federation.local_optimizer": "How a client takes its steps.",
     "federation.average_last": "The result is the mean of the models of this share of the rounds, the last ones. "
@@ -49,7 +51,7 @@ KEYS = {
     "federation.clients_per_round": "How many clients train in a round; by default all. Masks need "
     "`aggregation.smallest_cohort` of them.",
     "federation.drift_correction": "Lets a client correct the witness for its own moves within a round. `shared` stays "
-    "stable for a large λ. Not with DP-SGD.",
+    "stable for a large λ. Not with DP-SGD. Unset: `shared` with a target and without DP-SGD, else `none`.",
     "federation.lagged_scores": "Scores, or sums of features, under the model of the round before: they leave with its "
     "updates, so that a round has one exchange instead of two, and under masks two instead of four. Unset: true with "
     "masks on Flower, else false; a run's `config.toml` has the value.",
@@ -65,8 +67,8 @@ KEYS = {
     "but for synthetic data.",
     "privacy.target_method": "The bound by which noise is calibrated. PLD is tighter.",
     "privacy.counts": "Noise on the numbers of records per group. `public`: declared public; then neighbours differ by "
-    "replacing a record, which costs more. Unset, `gaussian` where they are totals under masks; `laplace`, if it is named, "
-    "rules masks out.",
+    "replacing a record, which costs more. Unset, `gaussian` where they are totals under masks; `laplace`, if it is "
+    "named, rules masks out.",
     "privacy.predictions": "Noise on shared scores. `none` is allowed, and the statement then says ε = ∞.",
     "privacy.updates": "`dp_sgd`: per-record clipping and noise by Opacus. `client_level`: whole updates are clipped, "
     "and [whole data holders](../howto/client-level.md) are protected.",

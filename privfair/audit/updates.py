@@ -275,7 +275,7 @@ class TrackedAttack(UpdatesAttack):
         low, high = (0.0, 1.0) if sharing is None else (sharing.noise.low, sharing.noise.high)
         if client.embedder is not None:
             plan = client.embedder.plan
-            ends = plan.unit.values(np.array([plan.low, plan.high]))
+            ends = plan.unit.values(np.array([plan.low, plan.high]))[:, : plan.unit.features.count]
             return Tracked(SharedFeatures(plan, STRENGTH, ends[own.astype(int)], ones, ones, float(len(cells))))
         scores = tuple(np.array([high if mine else low]) for mine in own)
         kernel = subject.config.fairness.kernel

@@ -41,7 +41,7 @@ from privfair.clients.client import Client
 from privfair.clients.training import Trained, sum_gradients, train_locally, train_privately
 from privfair.config import Config
 from privfair.fairness.tracking import SealedFeatures, SharedScores
-from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, takes_part
+from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, MmdFedAvg, steering, takes_part
 from privfair.federated.messages import (
     Objective,
     OwnPenalty,
@@ -370,6 +370,29 @@ def multiplier_for(needed: float, count: int) -> float:
     return found * (1 + 1e-12)
 
 
+def require_features(shared: SealedFeatures, number: int, release_plan: ReleasePlan, run: AgreedRun) -> None:
+    """Raise `Declined` unless a round's shared features are those of the agreed method, groups and target."""
+    algorithm, other = run.algorithm, "The penalty is not the agreed one."
+    if not isinstance(algorithm, EmbeddingTracking):
+        raise Declined(other)
+    require((shared.kernel, shared.strength) == (algorithm.plan.kernel, algorithm.strength), other)
+    require(equal(shared.counts, release_plan.cell_totals), "The counts are not those of the terms.")
+    reported = np.where(takes_part(release_plan), release_plan.cells, 0).sum(axis=0)
+    within = shared.shares.shape == reported.shape and bool(
+        (shared.shares >= 0).all() and (shared.shares <= reported).all()
+    )
+    require(within, "The shared features are not those of the agreed groups.")
+    lag = 0 < number <= run.plan.rounds_with_features
+    require(lag or shared.within is None, "The shared features are not in the agreed sum.")
+    require((shared.steering is None) == (algorithm.tests is None), other)
+    if shared.steering is not None:  # how many test records others have is not known here
+        agreed, found = steering(algorithm.plan, release_plan, 1.0), shared.steering
+        same = found.errors.shape == agreed.errors.shape and np.allclose(found.errors, agreed.errors, rtol=1e-9, atol=0)
+        require(bool(same) and close(found.noise, agreed.noise), "The noise of the decisions is not the agreed one.")
+        usable = found.tests.shape == agreed.tests.shape and bool(np.isfinite(found.tests).all())
+        require(usable and bool((found.tests >= 0).all()), "The numbers of test records are not numbers.")
+
+
 def _require_objective(objective: Objective, number: int, release_plan: ReleasePlan, run: AgreedRun) -> None:
     """Raise `Declined` unless the objective is that of the agreed method, kernel and strength."""
     method, fairness = run.config.federation.method, run.config.fairness
@@ -381,16 +404,8 @@ def _require_objective(objective: Objective, number: int, release_plan: ReleaseP
         return
     shared, algorithm = objective.shared, run.algorithm
     if isinstance(shared, SealedFeatures) and isinstance(algorithm, EmbeddingTracking):
-        agreed = (algorithm.plan.kernel, algorithm.strength, algorithm.drift)
-        require((shared.kernel, shared.strength, objective.drift) == agreed, other)
-        require(equal(shared.counts, release_plan.cell_totals), "The counts are not those of the terms.")
-        reported = np.where(takes_part(release_plan), release_plan.cells, 0).sum(axis=0)
-        within = shared.shares.shape == reported.shape and bool(
-            (shared.shares >= 0).all() and (shared.shares <= reported).all()
-        )
-        require(within, "The shared features are not those of the agreed groups.")
-        lag = 0 < number <= run.plan.rounds_with_features
-        require(lag or shared.within is None, "The shared features are not in the agreed sum.")
+        require(objective.drift == algorithm.drift, other)
+        require_features(shared, number, release_plan, run)
     elif isinstance(shared, SharedScores) and isinstance(algorithm, MmdFedAvg):
         same = (shared.kernel, shared.strength) == (fairness.kernel, fairness.strength)
         require(same and objective.drift == run.config.federation.drift_correction, other)

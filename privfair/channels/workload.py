@@ -42,6 +42,7 @@ class Workload:
     participation: float = 1.0  # the share of clients that train in a round
     learning_rate: float = 0.0
     learning_rate_decay: float = 1.0
+    damped: int = 0  # as `Schedule.damped`
 
 
 @dataclass(frozen=True)

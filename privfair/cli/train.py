@@ -140,7 +140,9 @@ def _print(result: Result, config: Config) -> None:
     console = Console()
     metrics = result.metrics
     records = sum(c.get("test", 0) for c in metrics["data"]["clients"].values())
-    strength = "" if config.federation.method in WITHOUT_LAMBDA else f", λ = {config.fairness.strength:g}"
+    target = config.fairness.target
+    strength = f", λ = {config.fairness.strength:g}" if target is None else f", target {target:g}"
+    strength = "" if config.federation.method in WITHOUT_LAMBDA else strength
     clients = plural(len(metrics["data"]["clients"]), "client")
     console.print(
         f"[bold]{config.federation.method}[/] on {escape(config.data.name)}: {clients}, "
@@ -148,6 +150,8 @@ def _print(result: Result, config: Config) -> None:
         + (f"Figures on the {plural(records, 'test record')} of all clients." if records else "")
     )
     print_verdict(console, metrics["verdict"])
+    for note in metrics.get("target", {}).get("notes", ()):
+        console.print(f"note: {note}", style="yellow", markup=False)
     for warning in metrics["warnings"]:
         console.print(f"warning: {warning}", style="bold yellow", markup=False)
     if metrics["figures"] == "released":

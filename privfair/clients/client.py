@@ -145,7 +145,10 @@ class Embedder:
             total = replica.features
         elif sealed.total:
             total = self.total(sealed.total, round_number)
-        return opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)
+        opened = opened_features(self.plan, sealed, total, float(self.plan.steps) if self._whole else 1.0)
+        if sealed.steering is None or replica is None or replica.controller is None:
+            return opened
+        return replica.controller.follow(round_number, opened, sealed.steering)
 
 
 class Client:
@@ -239,8 +242,11 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
     if isinstance(objective, Reweighted):
         return _reweighted(objective, data)
     rule = own_rule(objective, data) if isinstance(objective, OwnPenalty) else _shared_rule(objective, data, model)
+    damping = damping_of(objective)
 
     def losses(batch: Batch, outputs: torch.Tensor) -> torch.Tensor:
+        if damping != 1:  # once, where task and penalty meet, as the compiled training does: to the last bit
+            outputs.register_hook(lambda gradient: gradient * damping)
         labels = data.y.index_select(0, batch)
         task = data.task.losses(outputs, labels)
         scores = data.task.scores(outputs, labels, data.cells.notion.score)
@@ -250,6 +256,11 @@ def build_losses(objective: Objective, data: TrainingData, model: FlatModel) -> 
         return task + weights * scores if data.task.alone else torch.addcmul(task, weights, scores)
 
     return losses
+
+
+def damping_of(objective: Objective) -> float:
+    """What the loss of each record, task and penalty, is multiplied with."""
+    return followed(objective).damping if isinstance(objective, Tracked) else 1.0
 
 
 def couples_records(objective: Objective) -> str | None:

@@ -22,6 +22,7 @@ import numpy as np
 from accountant.errors import InputError, Refused
 from privfair.channels.base import Declined, channel_of, equal, registered, require, require_planned, respond, round_of
 from privfair.channels.counts import COUNTS
+from privfair.channels.updates import require_features
 from privfair.clients.client import Client
 from privfair.config import MOST_RECORDS, Config
 from privfair.datasets.records import Federation
@@ -48,6 +49,7 @@ from privfair.deployment.protocol import (
     shared_plan,
     text,
 )
+from privfair.deployment.sums import NumberedFeatures, read_features
 from privfair.federated.exchange import decode, decode_request, encode, encode_masking, encode_request, singles
 from privfair.federated.messages import (
     Counts,
@@ -57,9 +59,10 @@ from privfair.federated.messages import (
     RosterRequest,
     RosterSigned,
     Sealed,
+    TrainRequest,
     UnmaskSumRequest,
 )
-from privfair.federated.model_state import Replica
+from privfair.federated.model_state import STRENGTHS, Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan, terms_digest
 from privfair.federated.round import ExactCounts
 from privfair.federated.secure_sums import in_a_sum
@@ -291,12 +294,13 @@ class HolderRun:
         counts = None if message is None else decode(message)
         return counts if isinstance(counts, Counts) else None
 
-    def catch_up(self, sums: list[Sealed]) -> None:
-        """Open the sums of rounds that this holder has not seen.
+    def catch_up(self, sums: list[Sealed], features: list[NumberedFeatures] | None = None) -> None:
+        """Open the sums of rounds that this holder has not seen, and in their turn the features that λ follows.
 
         Whoever could send many sums and learn which of them open would learn about the key (the schemes are not made
         for that): after one that does not, this holder has left the run.
         """
+        self._follow(features or [])
         for one in sums:
             if one.round == self.replica.round + 1:
                 if self.memory.release_plan is None or one.step != self.memory.release_plan.sum_step(one.round - 1):
@@ -305,6 +309,21 @@ class HolderRun:
                     self.replica.at(one)
                 except (TooNoisy, Forged):
                     raise self._left() from None
+                self._follow(features or [])
+
+    def _follow(self, features: list[NumberedFeatures]) -> None:
+        """Open the features of rounds in whose training this holder had no part: λ follows those of every round."""
+        controller, release_plan = self.replica.controller, self.memory.release_plan
+        for one in features:
+            if controller is None or release_plan is None or one.round != controller.round:
+                continue
+            if one.features.within not in (None, self.replica.round):
+                continue
+            require_features(one.features, one.round, release_plan, self.spec)
+            try:
+                self.client.features.open(one.features, one.round, self.replica)
+            except (TooNoisy, Forged):
+                raise self._left() from None
 
     def _left(self) -> Declined:
         """The refusal of a holder that leaves the run, which is written down."""
@@ -330,6 +349,7 @@ class HolderRun:
         if not stored:
             self._require_turn(channel, number)
             self._require_model(request)
+            self._require_followed(request)
             self._require_openable(request)
         self._require_maskable(request, stored=bool(stored))
         self.memory = replace(self.memory, asked={**self.memory.asked, place: form})
@@ -350,6 +370,12 @@ class HolderRun:
         reply = respond(self.client, request)
         self.keep_masks()
         return reply
+
+    def _require_followed(self, request: Request) -> None:
+        """Raise if λ has not followed the rounds before this one: the server sends their features."""
+        controller = self.replica.controller
+        if controller is not None and isinstance(request, TrainRequest) and request.round > controller.round:
+            raise Curable(BEHIND, f"Sums of features are missing here after those of {controller.round} rounds.")
 
     def _require_openable(self, request: Request) -> None:
         """Raise if the features of a training request cannot be opened; as for other sums, such a one is the last.
@@ -510,7 +536,7 @@ class Holder:
             return self._refusal(message, "It could not answer; its own log says why.")
 
     def _refusal(self, message: Envelope, reason: str, code: str = FINAL) -> Envelope:
-        return refusal(reason, client=self.name, code=code, sums=self._sums(message))
+        return refusal(reason, client=self.name, code=code, **self._opened(message))
 
     def _said(self, refused: Refused) -> str:
         """What the server gets to read of a refusal. The whole of it is for this holder's own log.
@@ -542,7 +568,7 @@ class Holder:
                 ledger_id = None if run_ledger is None else run_ledger.ledger.ledger_id
             storage.write(self.folder / run, HolderState(ledger_id=ledger_id))
         schema = schema_to_text(self.federation.schema)
-        return sealed("here", run, client=self.name, schema=schema, sums=self._sums(message))
+        return sealed("here", run, client=self.name, schema=schema, **self._opened(message))
 
     def _require_only_run(self, run: str, *, budgeted: bool) -> None:
         """Without a lifetime budget nothing but this bounds how often a server starts anew."""
@@ -553,11 +579,14 @@ class Holder:
                 "needs one (privfair budget set), or a new folder."
             )
 
-    def _sums(self, message: Mapping[str, object]) -> int:
-        """How many sums this holder has opened in the run."""
+    def _opened(self, message: Mapping[str, object]) -> dict[str, int]:
+        """How many sums this holder has opened in the run: of updates, and, where λ follows them, of features."""
         run = message.get("run")
         memory = storage.read(self.folder / run) if isinstance(run, str) and RUN_NAME.fullmatch(run) else None
-        return 0 if memory is None or memory.replica is None else int(memory.replica["round"][0])
+        known = {} if memory is None or memory.replica is None else memory.replica
+        counts = {"sums": int(known["round"][0]) if known else 0}
+        followed = {"features": len(known.get(STRENGTHS, ()))} if self.config.fairness.target is not None else {}
+        return {**counts, **followed}
 
     # ---- orders
 
@@ -566,13 +595,13 @@ class Holder:
             if work.memory.left:
                 raise Declined(work.memory.left)
             work.agree(message)
-            work.catch_up(read_sums(message))
+            work.catch_up(read_sums(message), read_features(message))
             requests = byte_parts(message, "request")
             asked = decode_request(requests[0]) if len(requests) == 1 else None
             if asked is None:
                 raise Declined("An order has one request.")
             if isinstance(asked, MaskingRequest):
-                return sealed("answer", run, replies=[work.masks(asked)], reasons=[""], sums=work.replica.round)
+                return sealed("answer", run, replies=[work.masks(asked)], reasons=[""], **work.replica.opened)
             replies, reasons = [], []
             for single in singles(asked):
                 try:
@@ -584,7 +613,7 @@ class Holder:
                     replies.append(b"")
                     reasons.append(self._said(reason))
             work.keep()
-            return sealed("answer", run, replies=replies, reasons=reasons, sums=work.replica.round)
+            return sealed("answer", run, replies=replies, reasons=reasons, **work.replica.opened)
 
     # ---- the end
 
@@ -607,7 +636,7 @@ class Holder:
             if not np.isfinite(result).all():
                 raise Declined("The model has weights that are not finite.")
             work.end(result)
-            return sealed("ended", run, sums=work.replica.round)
+            return sealed("ended", run, **work.replica.opened)
 
     # ---- what a message is answered with
 

@@ -39,9 +39,10 @@ def sealed(kind: str, run: str, **content: Value) -> Envelope:
     return {"version": VERSION, "kind": kind, "run": run, **content}
 
 
-def refusal(reason: str, *, client: str = "", code: str = FINAL, sums: int = 0) -> Envelope:
+def refusal(reason: str, *, client: str = "", code: str = FINAL, sums: int = 0, **opened: int) -> Envelope:
     """No, and why; `client`: who refuses."""
-    return {"version": VERSION, "kind": "refused", "client": client, "reason": reason, "code": code, "sums": sums}
+    about: Envelope = {"version": VERSION, "kind": "refused", "client": client, "reason": reason, "code": code}
+    return {**about, "sums": sums, **opened}
 
 
 def printable(text: object) -> str:
@@ -67,11 +68,11 @@ def number(envelope: Mapping[str, Value], name: str) -> int:
     return value
 
 
-def opened_sums(envelope: Mapping[str, Value]) -> int:
-    """How many sums the sender of a message says it has opened."""
-    found = number(envelope, "sums")
+def opened_sums(envelope: Mapping[str, Value], name: str = "sums") -> int:
+    """How many sums (of updates; of features) the sender of a message says it has opened."""
+    found = number(envelope, name) if name == "sums" or name in envelope else 0
     if not 0 <= found <= MOST_SUMS:
-        raise InputError("message's sums", f"must be between 0 and {MOST_SUMS}", found)
+        raise InputError(f"message's {name}", f"must be between 0 and {MOST_SUMS}", found)
     return found
 
 

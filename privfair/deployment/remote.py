@@ -30,7 +30,7 @@ from privfair.deployment.protocol import (
     sealed,
     text,
 )
-from privfair.deployment.sums import Sums
+from privfair.deployment.sums import FeatureSums, Sums, pack_feature
 from privfair.federated.exchange import Memory, decode, decode_masking, encode_request, singles, size
 from privfair.federated.messages import (
     Answered,
@@ -42,6 +42,7 @@ from privfair.federated.messages import (
     Reply,
     Request,
     Sealed,
+    TrainRequest,
 )
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 
@@ -70,6 +71,7 @@ class Node:
     id: int
     sums: int  # so many sums it has opened
     terms_id: str = ""  # of the terms it accepted
+    features: int = 0  # so many rounds' sums of features its λ has followed, where it follows a target
 
 
 Check = Callable[[str, Request, Reply], Reply]  # (client, request, reply) -> the reply, or an InputError
@@ -93,6 +95,7 @@ class Remote:
         self.schema: str | None = None
         self.bytes_up = self.bytes_down = 0
         self.check: Check = lambda client, request, reply: reply
+        self.features: FeatureSums | None = None  # where λ follows a target: sums that every client must have opened
         self.least = 0  # of fewer answers nothing comes (masked sums): those who are away are waited for
 
     @property
@@ -171,6 +174,7 @@ class Remote:
                     continue
                 reported = text(answer, "schema")
                 self._admit(node, name, reported, schema, opened_sums(answer), there)
+                self._known[name].features = opened_sums(answer, "features")
                 found[name] = reported
             except InputError as error:
                 self._turn_away(node, name, printable(str(error)))
@@ -280,7 +284,15 @@ class Remote:
             terms_id=terms_id,
             terms=self._terms if terms_id and terms_id != node.terms_id else "",
             **pack_sums(missing),
+            **self._followed(node, asked),
         )
+
+    def _followed(self, node: Node, asked: Asked) -> dict[str, Value]:
+        """The sums of features that λ follows, but for those that the node has opened, and those in the request."""
+        if self.features is None or _precedes_terms(asked):
+            return {}
+        own = {single.round for single in singles(asked) if isinstance(single, TrainRequest)}
+        return {"features": [pack_feature(one) for one in self.features.since(node.features) if one.round not in own]}
 
     def _read(self, k: int, asked: Asked, answer: Mapping[str, Value] | str) -> Answered | None:
         """The replies of an answer, checked whole; None where the refusal can be cured by sending more.
@@ -302,7 +314,7 @@ class Remote:
         name = self._names[k]
         node = self._known[name]
         kind = require_kind(answer, "answer", "refused")
-        node.sums = opened_sums(answer)
+        node.sums, node.features = opened_sums(answer), opened_sums(answer, "features")
         if kind == "refused":
             return self._refused(k, node, answer)
         messages, reasons = byte_parts(answer, "replies"), answer.get("reasons")

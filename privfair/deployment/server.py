@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from privfair.clients.client import Embedder
 from privfair.config import Config
 from privfair.deployment.protocol import deployed, holders, masks_of, schema_from_text, shared_plan
 from privfair.deployment.remote import POLL, Link, Remote
 from privfair.deployment.sums import FeatureSums, MasksOnDisk, Recorded, Sums
+from privfair.engines.evaluation import Row
 from privfair.fairness.metrics import parameter_warnings, released_warnings
 from privfair.fairness.released import released_figures, released_verdict
 from privfair.federated.exchange import Absence, ServerState, Unfinished
@@ -36,11 +38,20 @@ RUN, ROUNDS = "run.json", "rounds.json"
 class ServerRun(Run):
     """One run at the server. Its history says how many sums there are after each round."""
 
-    def __init__(self, folder: Path, spec: RunSpec, remote: Remote, server: Server, replica: Replica | None) -> None:
-        """`replica`: the model; None where it is the clients' secret."""
+    def __init__(
+        self,
+        folder: Path,
+        spec: RunSpec,
+        remote: Remote,
+        server: Server,
+        replica: Replica | None,
+        embedder: Embedder | None = None,
+    ) -> None:
+        """`replica`: the model, and `embedder` what opens sums of features; None where they are the clients' secret."""
         super().__init__(spec.config, server, remote, RunDirectory(folder))
         self.folder, self.spec, self.remote, self.replica = folder, spec, remote, replica
         self.recorded = Recorded(server.model_holder, remote.sums)
+        self.embedder = embedder
         self.server = replace(server, model_holder=self.recorded)
 
     @property
@@ -75,8 +86,12 @@ class ServerRun(Run):
         )
 
     def on_round(self, state: ServerState) -> None:
-        """Note how many sums there are."""
-        self.history.append({"round": state.round, "sums": self.recorded.count})
+        """Note how many sums there are; and λ, where it follows a target and the model is no secret."""
+        row: Row = {"round": state.round, "sums": self.recorded.count}
+        if self.replica is not None and self.replica.controller is not None:
+            FeatureSums(self.folder / "features").follow(self.replica, self.embedder)
+            row |= self.replica.controller.figures(state.round - 1)
+        self.history.append(row)
 
     def on_end(self, state: ServerState) -> ServerState:
         """Send everybody the last sums, or the open model; those who were not reached are noted."""
@@ -133,19 +148,24 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     if spec.planner is not None:
         spec.planner.require_plannable()  # before counts: a wrong key must not cost anything
     parameters, adders = spec.model().parameters(), spec.server_side(keys)
-    replica = spec.replica(parameters, spec.client_side(None)[0]) if config.scheme == "plain" else None
+    replica = embedder = None
+    if config.scheme == "plain":
+        opener, embedder = spec.client_side(None)
+        replica = spec.replica(parameters, opener)
     remote.check = spec.reply_check(adders, parameters.size, remote=names, replica=replica)
+    features = FeatureSums(folder / "features")
+    remote.features = None if config.fairness.target is None else features
     server = spec.server(
         remote,
         adders,
         HeldByClients() if replica is None else HeldByServer(replica),
         spec.negotiator(),
         least_trained=config.run.min_clients or 1,
-        kept=FeatureSums(folder / "features").kept,
+        kept=features.kept,
         masking=None if masks is None else Masking(masks, {}),
         memory=MasksOnDisk(folder / "masks"),
     )
-    return ServerRun(folder, spec, remote, server, replica)
+    return ServerRun(folder, spec, remote, server, replica, embedder)
 
 
 def run_name(folder: Path, scheme: str, new: str | None = None) -> str:

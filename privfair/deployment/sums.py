@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from privfair.clients.client import Embedder
 from privfair.codec import TREE, Arrays, Codec, with_tree
+from privfair.deployment.protocol import Value, byte_parts
 from privfair.fairness.tracking import SealedFeatures
 from privfair.federated.exchange import ServerState
 from privfair.federated.messages import Model, Sealed
+from privfair.federated.model_state import Replica
 from privfair.federated.round import ModelHolder
 from privfair.federated.secure_sums import Block, MaskMemory, NamedSum
 from privfair.util import read_arrays, write_arrays
@@ -35,13 +38,15 @@ def _earlier_features(arrays: Arrays) -> Arrays:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class NumberedFeatures:
+    """A sum of features, and the round whose training follows it."""
+
     round: int
     features: SealedFeatures
 
 
 _sums = Codec[Sealed](Sealed, "sum", what="sum", earlier=_earlier_sum)
-_kept = Codec[_Kept](_Kept, "sum of features", what="sum of features", earlier=_earlier_features)
+_kept = Codec[NumberedFeatures](NumberedFeatures, "sum of features", what="sum of features", earlier=_earlier_features)
 
 
 class Sums:
@@ -99,8 +104,34 @@ class FeatureSums:
         found = self.get(number)
         if found is None:
             found = make()
-            write_arrays(self.folder / f"{number:06d}.npz", _kept.to_arrays(_Kept(number, found)))
+            write_arrays(self.folder / f"{number:06d}.npz", _kept.to_arrays(NumberedFeatures(number, found)))
         return found
+
+    def since(self, number: int) -> list[NumberedFeatures]:
+        """The sums of this round and of those after it, as far as there are any."""
+        found = []
+        while (features := self.get(number)) is not None:
+            found.append(NumberedFeatures(number, features))
+            number += 1
+        return found
+
+    def follow(self, replica: Replica, embedder: Embedder | None) -> None:
+        """Open the sums that λ follows and has not yet, where it follows a target."""
+        if replica.controller is None or embedder is None:
+            return
+        for one in self.since(replica.controller.round):
+            if one.features.within in (None, replica.round):
+                embedder.open(one.features, one.round, replica)
+
+
+_numbered = Codec[NumberedFeatures](NumberedFeatures, "sum of features")
+pack_feature = _numbered.encode
+
+
+def read_features(envelope: Mapping[str, Value]) -> list[NumberedFeatures]:
+    """The sums of features of a message, in their order; none where λ follows no target."""
+    parts = byte_parts(envelope, "features") if "features" in envelope else []
+    return sorted((_numbered.decode(part) for part in parts), key=lambda one: one.round)
 
 
 _blocks = Codec[Block](Block, "block of masked sums", what="block")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from accountant.errors import InputError
-from privfair.channels.base import ReplyCheck, respond
+from privfair.channels.base import ReplyCheck, channel_of, respond
 from privfair.clients.client import Client
 from privfair.federated.exchange import Memory, regrouped, singles
-from privfair.federated.messages import Answered, Asked, Bundle, MaskingRequest, Reply, Request
+from privfair.federated.messages import Answered, Asked, Bundle, MaskingRequest, Reply, Request, TrainRequest
 from privfair.federated.release_plan import ReleasePlan, terms_digest
 from privfair.federated.secure_sums import MaskingDesk
 
@@ -39,8 +39,16 @@ class InProcess:
         """
         asked = [(k, request(k)) for k in clients]
         others = [(k, one) for k, one in asked if not isinstance(one, MaskingRequest)]
+        self._follow([(k, single) for k, one in others for single in singles(one)])
         released = iter(self._released([k for k, _ in others], [one for _, one in others]))
         return [self._desk(k).answer(one) if isinstance(one, MaskingRequest) else next(released) for k, one in asked]
+
+    def _follow(self, requests: Sequence[tuple[int, Request]]) -> None:
+        """Open the features that λ follows: also where the answers are stored ones, for which nobody opens them."""
+        for k, request in requests:
+            if isinstance(request, TrainRequest) and self.members[k].replica.controller is not None:
+                channel_of(request).opened(request, self.members[k])
+                return  # all clients of this process have one λ
 
     def _released(self, clients: Sequence[int], asked: Sequence[Request | Bundle]) -> list[Answered]:
         """Replies to requests that have a price."""

@@ -13,10 +13,11 @@ each pair of groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from itertools import combinations
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,7 @@ class SharedScores:
     records: float  # records over all clients
     domain: tuple[float, float] | None  # the range of the scores, where it is known
     noisy: NoisyScores | None = None
+    damping: ClassVar[float] = 1.0  # what the loss of a record is multiplied with
 
     def scale(self, cell: int) -> float:
         """2λ/P(A = a, C_j)."""
@@ -119,11 +121,13 @@ class EmbeddingPlan:
     room: int | None = None  # records of one client and cell that a sum has room for; None: any number
     cohort: int = 1  # no sum of fewer clients' vectors is opened
     shares: int = 1  # how many clients' shares are the whole noise; 1: everybody adds all of it
+    threshold: float | None = None  # where decisions are tracked as well: the least score of those that are 1
 
     @cached_property
     def unit(self) -> UnitFeatures:
-        """The features, weighted for the least error of the penalty's slope."""
-        return unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
+        """The features, weighted for the least error of the penalty's slope; and the decision."""
+        found = unit_features(parse_kernel(self.kernel), self.low, self.high, self.features)
+        return found if self.threshold is None else found.with_decision(self.threshold)
 
     def noise(self, multiplier: float) -> VectorNoise:
         """Noise of scale `multiplier` times the largest contribution of a record."""
@@ -152,7 +156,7 @@ class SealedFeatures:
 
     `shares`: of each cell the released number of records of those clients whose vectors are in the sum. `within`: the
     number of the sum of updates that has the features behind them, and is the last that clients have opened; `total` is
-    then empty.
+    then empty. `steering`: what λ follows beside the sum, where it follows a target.
     """
 
     kernel: str
@@ -162,11 +166,16 @@ class SealedFeatures:
     counts: FloatArray  # records in each cell, over all clients
     records: float  # records over all clients
     within: Annotated[int | None, unless(None)] = None
+    steering: Annotated[Steering | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)
 class SharedFeatures:
-    """An opened `SealedFeatures`: the mean features of every cell of which the sum has records."""
+    """An opened `SealedFeatures`: the mean features of every cell of which the sum has records.
+
+    `rates`: the tracked share of decisions that are 1, where decisions are tracked. `steered`: λ of each cell, where
+    they follow a target, and what task and penalty are multiplied with.
+    """
 
     plan: EmbeddingPlan
     strength: float
@@ -174,6 +183,8 @@ class SharedFeatures:
     shares: FloatArray
     counts: FloatArray
     records: float
+    rates: FloatArray | None = None
+    steered: Steered | None = None
     noisy: None = None  # noise is on the means, and has mean 0: the kernel stays what it is
 
     @property
@@ -182,13 +193,19 @@ class SharedFeatures:
         return self.plan.kernel
 
     @property
+    def damping(self) -> float:
+        """What the loss of a record, task and penalty, is multiplied with."""
+        return 1.0 if self.steered is None else self.steered.damping
+
+    @property
     def domain(self) -> tuple[float, float]:
         """The range of the features."""
         return self.plan.low, self.plan.high
 
     def scale(self, cell: int) -> float:
         """2λ/P(A = a, C_j)."""
-        return 2 * self.strength * self.records / float(self.counts[cell])
+        strength = self.strength if self.steered is None else float(self.steered.strengths[cell])
+        return 2 * strength * self.records / float(self.counts[cell])
 
     def received(self, cell: int) -> bool:
         """Whether anybody's records of a cell are in the sum."""
@@ -196,7 +213,7 @@ class SharedFeatures:
 
     def curve(self, factors: Factors, kernel: Kernel) -> FeatureWitness:
         """Σ_c factor_c·⟨φ(z), mean of cell c⟩; the kernel is in the features already."""
-        total = np.zeros(self.plan.unit.count)
+        total = np.zeros(self.plan.unit.features.count)
         for cell, factor in factors.items():
             total += factor * self.means[cell]
         return FeatureWitness(self.plan.unit.features, total)
@@ -206,21 +223,211 @@ def opened_features(plan: EmbeddingPlan, sealed: SealedFeatures, total: FloatArr
     """The mean features in a sum; `units`: what stands for 1 in the sum.
 
     A mean of vectors of the unit ball is in it. One that noise has moved out of it is projected onto its surface, which
-    is nearer to the true mean wherever that is.
+    is nearer to the true mean wherever that is. Decisions stay as they are: what follows them knows their noise.
     """
     shape = (len(sealed.shares), plan.unit.count)
     if total.size != shape[0] * shape[1]:
         raise InputError("sum of features", f"must have {shape[0] * shape[1]} values", total.size)
     means = total.reshape(shape) / units / np.maximum(sealed.shares, 1e-9)[:, None]
-    means = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1.0)
     return SharedFeatures(
         plan=plan,
         strength=sealed.strength,
+        rates=plan.unit.mean_decision(means),
         means=plan.unit.mean_features(means),
         shares=sealed.shares,
         counts=sealed.counts,
         records=sealed.records,
     )
+
+
+# ---- A target in place of λ: the gap between decisions that may remain, and what λ has to be for that.
+#
+# The decision is one of the coordinates that are shared, so the gap by which a model is judged is tracked inside the
+# same noisy sums, and λ follows it: post-processing, which costs no ε. Whoever may open the sums has λ, by the same
+# arithmetic on the same numbers; nobody sends it.
+
+SMOOTHING = 0.3  # weight of a round's rates in the smoothed ones
+GAIN = 0.3  # log λ moves by this at most in a round
+LEAST_STRENGTH, MOST_STRENGTH = 0.01, 60.0
+MARGIN = 1.75  # standard errors of the verdict by which the aim is below the target
+SHRINKAGE = 0.2  # c of loss = (task + λ·fairness)/(1 + c·λ)
+LAST_SHARE = 0.4  # of the rounds, whose models' mean is the result
+
+
+@dataclass(frozen=True, eq=False)
+class Steering:
+    """What λ follows beside the sums of a round: public, and the same for everybody.
+
+    For each cell the standard deviation of the noise in its sum of decisions, in records, and how many test records the
+    verdict is expected to have; and the variance of the noise of one of the verdict's counts.
+    """
+
+    errors: FloatArray
+    tests: FloatArray
+    noise: float
+
+
+@dataclass(frozen=True, eq=False)
+class Steered:
+    """λ of each cell, and what task and penalty are multiplied with."""
+
+    strengths: FloatArray
+    damping: float
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """The largest gap that is asked for, and between which cells: public, and the same everywhere."""
+
+    target: float
+    comparisons: tuple[tuple[int, ...], ...]  # cells of each conditioning set of each attribute
+    attributes: tuple[int, ...]  # of which attribute each comparison is
+    rounds: int
+    shrinkage: float = SHRINKAGE
+
+    @staticmethod
+    def of(target: float, cells: Cells, rounds: int) -> TargetPlan:
+        """For all comparisons of a notion."""
+        compared = tuple(tuple(comparison.cells) for comparison in cells.comparisons)
+        return TargetPlan(target, compared, tuple(c.attribute for c in cells.comparisons), rounds)
+
+    def aim(self, error: float) -> float:
+        """What the tracked gap is steered to, below the target by what a verdict with this standard error will need.
+
+        Where that is less than half of the target, "met" is out of reach: then it is the target itself.
+        """
+        below = self.target - MARGIN * error
+        return below if below >= self.target / 2 else self.target
+
+    def damping(self, strengths: FloatArray) -> float:
+        """1/(1 + c·λ), so that steps do not grow with λ; λ is the largest sum of those that one record can meet."""
+        worst = sum(
+            max(float(strengths[e]) for e, own in enumerate(self.attributes) if own == attribute)
+            for attribute in dict.fromkeys(self.attributes)
+        )
+        return 1 / (1 + self.shrinkage * worst)
+
+
+def step_share(number: int, rounds: int) -> float:
+    """What the step of a round is multiplied with, where λ follows a target: min(1, 2(1 − t/T) + 0.1)."""
+    return min(1.0, 2 * (1 - number / rounds) + 0.1)
+
+
+def out_of_reach(target: float) -> str:
+    """That a verdict "met" is not to be expected, for people."""
+    return (
+        f'So few test records, with so much noise, show no gap of at most {target:g}: the verdict "met" is out of '
+        "reach, and λ aims at the target itself."
+    )
+
+
+class Controller:
+    """λ of every comparison, round by round: part of the state of whoever opens the sums.
+
+        smoothed rates r ← (1 − s)r + s·(tracked rates), and their noise v ← (1 − s)²v + s²·(its variance)
+        ĝ = max over pairs of √max((r_a − r_b)² − v_a − v_b, 0)
+        λ ← clip(λ·exp(0.3·clip((ĝ − aim)/aim, −1, 1)), 0.01, 60)
+
+    A round that is asked for again gets what it got before.
+    """
+
+    def __init__(self, plan: TargetPlan) -> None:
+        """Before the first round: λ = 1 everywhere."""
+        cells = 1 + max(cell for own in plan.comparisons for cell in own)
+        self.plan = plan
+        self.strengths: FloatArray = np.ones((0, len(plan.comparisons)))  # (rounds so far, comparisons)
+        self.gaps: FloatArray = np.zeros((0, len(plan.comparisons)))  # NaN: not known in that round
+        self.aims: FloatArray = np.zeros((0, len(plan.comparisons)))
+        self._rates: FloatArray = np.full(cells, np.nan)
+        self._variances: FloatArray = np.zeros(cells)
+
+    @property
+    def round(self) -> int:
+        """How many rounds it has followed: the number of the next one."""
+        return len(self.strengths)
+
+    def follow(self, number: int, shared: SharedFeatures, steering: Steering) -> SharedFeatures:
+        """The features of a round with λ; raise unless it is the next round, or one that was."""
+        if number > self.round:
+            rule = f"must be those of round {self.round}, which λ follows first"
+            raise InputError("sum of features", rule, f"those of round {number}")
+        if number == self.round:
+            self._advance(shared, steering)
+        by_cell = np.ones(len(shared.shares))
+        for own, strength in zip(self.plan.comparisons, self.strengths[number], strict=True):
+            by_cell[list(own)] = strength
+        return replace(shared, steered=Steered(by_cell, self.plan.damping(self.strengths[number])))
+
+    def _advance(self, shared: SharedFeatures, steering: Steering) -> None:
+        """Take a round's rates; λ of a comparison of which fewer than two groups are known stays."""
+        if shared.rates is None:
+            raise InputError("shared features", "must have the decisions, where a target is followed", "none")
+        heard = shared.shares > 0
+        variances = (steering.errors / np.maximum(shared.shares, 1e-9)) ** 2
+        s = np.where(np.isnan(self._rates), 1.0, SMOOTHING)
+        rates = (1 - s) * np.where(np.isnan(self._rates), 0.0, self._rates) + s * shared.rates
+        self._rates = np.where(heard, rates, self._rates)
+        self._variances = np.where(heard, (1 - s) ** 2 * self._variances + s**2 * variances, self._variances)
+        before = self.strengths[-1] if self.round else np.ones(len(self.plan.comparisons))
+        gaps, aims, strengths = np.full(len(before), np.nan), np.full(len(before), np.nan), before.copy()
+        for e, own in enumerate(self.plan.comparisons):
+            known = [cell for cell in own if not math.isnan(self._rates[cell])]
+            if len(known) < 2:
+                continue
+            gap, error = self._judged(known, steering)
+            gaps[e], aims[e] = gap, self.plan.aim(error)
+            move = GAIN * min(max((gap - aims[e]) / aims[e], -1.0), 1.0)
+            strengths[e] = min(max(before[e] * math.exp(move), LEAST_STRENGTH), MOST_STRENGTH)
+        self.gaps, self.aims = np.vstack([self.gaps, gaps]), np.vstack([self.aims, aims])
+        self.strengths = np.vstack([self.strengths, strengths])
+
+    def _judged(self, known: Sequence[int], steering: Steering) -> tuple[float, float]:
+        """The largest gap between these cells without its noise, and the largest standard error of a verdict on it."""
+        from privfair.fairness.verdict import standard_error  # SciPy's distributions take long to import
+
+        square = 0.0
+        for a, b in combinations(known, 2):
+            apart = float(self._rates[a] - self._rates[b])
+            square = max(square, apart**2 - float(self._variances[a] + self._variances[b]))
+        rate = min(max(float(self._rates[known].mean()), 0.0), 1.0)
+        return math.sqrt(square), standard_error(steering.tests[known], rate, steering.noise)
+
+    @property
+    def notes(self) -> list[str]:
+        """What stood in the way of the target, as far as λ and its aims tell; for people."""
+        if not self.round:
+            return []
+        found = []
+        if (self.strengths[-1] >= MOST_STRENGTH).any():
+            found.append(
+                f"λ ended at {MOST_STRENGTH:g}, the largest there is: training could not bring the tracked gap down to "
+                "the aim. More rounds, longer steps or more ε would help, or a larger target."
+            )
+        if (self.aims[-1] >= self.plan.target).any():
+            found.append(out_of_reach(self.plan.target))
+        return found
+
+    def figures(self, number: int) -> dict[str, float | None]:
+        """λ and the tracked gap of a round, the largest of all comparisons; None before it was followed."""
+        if not 0 <= number < self.round:
+            return {"lambda": None, "tracked_gap": None}
+        gaps = self.gaps[number][~np.isnan(self.gaps[number])]
+        return {"lambda": float(self.strengths[number].max()), "tracked_gap": float(gaps.max()) if gaps.size else None}
+
+    def state(self) -> dict[str, FloatArray]:
+        """All of it, for a checkpoint."""
+        return {
+            "strengths": self.strengths,
+            "gaps": self.gaps,
+            "aims": self.aims,
+            "rates": self._rates,
+            "variances": self._variances,
+        }
+
+    def restore(self, state: Mapping[str, FloatArray]) -> None:
+        """Take `state` back."""
+        self.strengths, self.gaps, self.aims = state["strengths"], state["gaps"], state["aims"]
+        self._rates, self._variances = state["rates"], state["variances"]
 
 
 Shared = SharedScores | SharedFeatures  # what clients know of all groups' scores in a round

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.fairness.tracking import Controller
 from privfair.federated.exchange import FederatedOptimizer, Memory
 from privfair.federated.messages import Model, Parameters
 from privfair.secure_aggregation import ClientAggregator
@@ -118,6 +119,9 @@ def _typed(values: FloatArray, like: FloatArray) -> FloatArray:
 # none: it adds ciphertexts, every client opens the sum and takes the same deterministic step.
 
 
+STRENGTHS = "controller.strengths"  # in the state of a replica: λ of the rounds so far
+
+
 class Replica:
     """Parameters, what the federated optimiser remembers, and how many sums went in."""
 
@@ -131,13 +135,16 @@ class Replica:
         average_after: int | None = None,
         least: int = 1,
         features: int = 0,
+        controller: Controller | None = None,
     ) -> None:
         """The initial model. `snapshots`: contributions carry the change at a moment within the round as well.
 
         `average_after`: the mean of the models after so many rounds is the result (Polyak & Juditsky 1992). `least`: no
         sum of fewer contributions is opened. `features`: how many numbers stand behind every change for the next round
-        (`TrainRequest.features`); the last sum of them is kept.
+        (`TrainRequest.features`); the last sum of them is kept. `controller`: what λ is, where it follows a target;
+        whoever opens sums of features tells it.
         """
+        self.controller = controller
         self.round = 0
         self.parameters = parameters
         self.memory: Memory = optimizer.start(parameters)
@@ -150,6 +157,11 @@ class Replica:
         self._least = least
         self._features = features
         self.features: FloatArray = np.zeros(features)  # behind the updates of the sum whose number is `round`
+
+    @property
+    def opened(self) -> dict[str, int]:
+        """How many sums went in: of updates, and, where λ follows them, of features."""
+        return {"sums": self.round, **({} if self.controller is None else {"features": self.controller.round})}
 
     @property
     def contribution_size(self) -> int:
@@ -256,6 +268,7 @@ class Replica:
             "snapshot": self.snapshot,
             "mean": self._mean,
             **({"features": self.features} if self._features else {}),
+            **({f"controller.{n}": v for n, v in self.controller.state().items()} if self.controller else {}),
             **{f"memory.{name}": values for name, values in self.memory.items()},
         }
 
@@ -265,3 +278,6 @@ class Replica:
         self.parameters, self.snapshot, self._mean = state["parameters"], state["snapshot"], state["mean"]
         self.features = state.get("features", self.features)
         self.memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
+        if self.controller is not None:
+            part = {n.removeprefix("controller."): v for n, v in state.items() if n.startswith("controller.")}
+            self.controller.restore(part)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfair.codec import Bound, Codec, FloatMatrix, IntMatrix, IntVector, unless
+from privfair.fairness.tracking import step_share
 from privfair.federated.messages import LocalWork, PrivateWork
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.score_release import ScoreNoise
@@ -57,6 +58,7 @@ class PrivateUpdates:
     learning_rate: Annotated[float, unless(0.0)] = 0.0
     learning_rate_decay: Annotated[float, unless(1.0)] = 1.0
     participation: Annotated[float, unless(1.0)] = 1.0  # the share of clients in the sum of a round
+    damped: Annotated[int, unless(0)] = 0  # as `Schedule.damped`
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +158,7 @@ class ReleasePlan:
         if self.gradient is not None and self.updates is not None:
             u, records = self.updates, float(self.records.sum()) * self.updates.participation
             rate = u.learning_rate * u.learning_rate_decay**number
+            rate *= step_share(number, u.damped) if u.damped else 1.0
             return rate * u.max_grad_norm / (self.gradient.noise.steps * u.sampling_rate * records)
         return 1.0 if self.client_updates is None else self.client_updates.step
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
+from privfair.fairness.tracking import step_share
 from privfair.federated.exchange import (
     Absence,
     Algorithm,
@@ -65,10 +66,12 @@ class Schedule:
     measures: tuple[str, ...] = ()  # exact local figures that the algorithm may ask for
     # so many of the first rounds' updates have the features for the next round behind them, in one vector
     rounds_with_features: int = 0
+    damped: int = 0  # the steps of so many rounds become shorter towards the end (`step_share`); 0: they do not
 
     def work(self, round_number: int) -> LocalWork:
         """What clients do in this round."""
         rate = self.learning_rate * self.learning_rate_decay**round_number
+        rate *= step_share(round_number, self.damped) if self.damped else 1.0
         return LocalWork(self.epochs, self.batch_size, rate, self.proximal, self.local_optimizer)
 
     def cohort(self, round_number: int, clients: int) -> list[int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -161,7 +161,8 @@ def features_of(kernel: Kernel, low: float = 0.0, high: float = 1.0, count: int 
         enough = int(np.argmax(missing <= LEFT_OUT)) + 1 if missing[-1] <= LEFT_OUT else MOST + 1
         if enough > MOST:
             rule = f"must be wide enough for {MOST} features on [{low:g}, {high:g}]"
-            remedy = "Take a larger bandwidth, or set fairness.features and accept the error."
+            remedy = "Take a larger bandwidth, or set fairness.features and accept the error; or share scores instead "
+            remedy += '(fairness.tracker = "samples").'
             raise InputError("kernel", rule, str(kernel), remedy)
         count = min(max(LEAST, enough), known)
     return Eigenfunctions(kernel, low, high, min(count, known))
@@ -265,34 +266,76 @@ _FINE = 32  # points of the mesh for each degree: sup is overstated by 1/cos(π/
 _ROUNDING = 1 + 1e-9  # far more than floating-point evaluation of the features can be wrong by
 
 
+DECISION = math.sqrt(3.0)
+"""w: how far apart the two decisions are, where the longest ψ has length 1.
+
+The longest feature vector of the energy kernel on [0, 1] has length 1/√3, so that this is a width of 1 beside it.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class UnitFeatures:
-    """ψ(x) = W(φ(x) − c)/R, of norm at most 1 for every score x. `spread`: an upper bound of ‖ψ(x) − ψ(y)‖."""
+    """ψ(x) = W(φ(x) − c)/R, of norm at most 1 for every score x. `spread`: an upper bound of ‖ψ(x) − ψ(y)‖.
+
+    With a `threshold` the decision is one coordinate more, centred: (ψ(x), w(1{x ≥ threshold} − ½))/√(1 + w²/4), which
+    is of norm at most 1 again. Uncentred it would be longer, √(1 + w²), for the same difference of two decisions.
+    """
 
     features: Features
     weights: FloatArray
     centre: FloatArray
     radius: float
     spread: float
+    threshold: float | None = None
 
     @property
     def count(self) -> int:
         """How many numbers a record contributes to."""
-        return self.features.count
+        return self.features.count + (self.threshold is not None)
+
+    @property
+    def _scale(self) -> float:
+        """What ψ is divided by, so that it is of norm at most 1 with the decision."""
+        return 1.0 if self.threshold is None else math.sqrt(1 + DECISION**2 / 4)
+
+    def with_decision(self, threshold: float) -> UnitFeatures:
+        """The same with one coordinate more: the decision of those who say yes from `threshold` on."""
+        found = replace(self, threshold=threshold)
+        spread = math.ceil(1e3 * math.hypot(self.spread, DECISION) * _ROUNDING / found._scale) / 1e3
+        return replace(found, spread=min(spread, 2.0))
 
     def values(self, scores: ArrayLike, *, alone: bool = False) -> FloatArray:
         """(scores, J): ψ at each score; `alone`: each depends on its score only, to the last bit."""
         found: FloatArray = (self.features.values(scores, alone=alone) - self.centre) * (self.weights / self.radius)
-        return found
+        if self.threshold is None:
+            return found
+        decisions = (np.asarray(scores, dtype=np.float64).reshape(-1, 1) >= self.threshold) - 0.5
+        return np.concatenate([found, DECISION * decisions], axis=1) / self._scale
 
     def mean_features(self, mean: FloatArray) -> FloatArray:
-        """The mean of φ, from the mean of ψ."""
-        return mean * (self.radius / self.weights) + self.centre
+        """The mean of φ, from the mean of ψ, brought into the unit ball where noise has moved it out of it."""
+        own = mean[..., : self.features.count] * self._scale
+        own = own / np.maximum(np.linalg.norm(own, axis=-1, keepdims=True), 1.0)
+        found: FloatArray = own * (self.radius / self.weights) + self.centre
+        return found
+
+    def mean_decision(self, mean: FloatArray) -> FloatArray | None:
+        """The share of records whose decision is 1, from the mean of ψ; with its noise, and so not always a share."""
+        if self.threshold is None:
+            return None
+        found: FloatArray = mean[..., -1] * (self._scale / DECISION) + 0.5
+        return found
+
+    @property
+    def decision_noise(self) -> float:
+        """The noise in a sum of decisions, for noise of scale 1 on Σψ."""
+        return self._scale / DECISION
 
     @property
     def slope_noise(self) -> float:
         """Root mean square over the range of the noise in Σ φ_j′(z)·(sum)_j, for noise of scale 1 on Σψ."""
-        return self.radius * math.sqrt(float(np.sum(self.features.slope_norms / self.weights**2)))
+        whole = float(np.sum(self.features.slope_norms / self.weights**2))
+        return self.radius * self._scale * math.sqrt(whole)
 
 
 @lru_cache(maxsize=64)

@@ -12,8 +12,9 @@ from accountant.events import Nothing
 from privfair.channels.base import registered
 from privfair.config import Config
 from privfair.fairness.notions import Cells
+from privfair.fairness.tracking import SMOOTHING, TargetPlan, out_of_reach
 from privfair.fairness.verdict import PLANNED_RATE, least_target, records_for
-from privfair.federated.algorithms.mmd_fedavg import standard_error
+from privfair.federated.algorithms.mmd_fedavg import standard_error, steering
 from privfair.federated.release_plan import ClientUpdates, PrivateEmbedding, ReleasePlan
 from privfair.numbers import shown
 from privfair.privacy.planner import Planner
@@ -160,15 +161,45 @@ def _expected(config: Config, release_plan: ReleasePlan, planner: Planner) -> li
         )
     if release_plan.fairness_noise is not None:
         lines.append(_expected_error(release_plan, planner))
+    if config.fairness.target is not None:
+        lines += _target(config, config.fairness.target, release_plan, planner)
     if release_plan.client_updates is not None:
         lines.append(_update_error(release_plan, release_plan.client_updates, planner))
-    elif release_plan.fairness_noise is not None:
+    elif release_plan.fairness_noise is not None and config.fairness.target is None:
         heaviest = (
             2 * config.fairness.strength * float(release_plan.records.sum()) / float(release_plan.cell_totals.min())
         )
         lines.append(
             f"Weight of the fairness term in the smallest cell, 2λ/P = {heaviest:.3g}, against a clipping norm of "
             f"{config.privacy.max_grad_norm:g}: gradients of small groups are clipped first."
+        )
+    return lines
+
+
+def _target(config: Config, target: float, release_plan: ReleasePlan, planner: Planner) -> list[str]:
+    """What λ will aim at, and what stands in the way of it."""
+    from privfair.fairness import verdict  # SciPy's distributions take long to import
+
+    plan, held_out = planner.work.embedding, config.data.test_fraction
+    if plan is None:
+        return []
+    known, totals = steering(plan, release_plan, held_out / (1 - held_out)), release_plan.cell_totals
+    following = TargetPlan.of(target, planner.cells, planner.work.rounds)
+    sets = [list(own) for own in following.comparisons]
+    error = max(verdict.standard_error(known.tests[own], verdict.PLANNED_RATE, known.noise) for own in sets)
+    aim = following.aim(error)
+    lines = [
+        f"λ follows a tracked gap of {aim:.3g}, for a target of {target:g} and a verdict with a standard error of "
+        f"{error:.2g}, where {verdict.PLANNED_RATE:.0%} of the decisions are 1; training goes by the tracked rates."
+    ]
+    if aim >= target:
+        lines.append(out_of_reach(target))
+    noise = max(math.hypot(*np.sort(known.errors[own] / totals[own])[-2:]) for own in sets)
+    noise *= math.sqrt(SMOOTHING / (2 - SMOOTHING))
+    if noise > aim:
+        lines.append(
+            f"Noise moves the tracked gap by ±{noise:.2g}, more than the aim of {aim:.3g}: λ will follow noise, and "
+            "the gap may end above the target. More ε, or a larger share (privacy.prediction_share), would help."
         )
     return lines
 

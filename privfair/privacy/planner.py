@@ -203,7 +203,8 @@ class Planner(PrivateRun):
         most = math.ceil(1.1 * expected + 6 * math.sqrt(expected) + 100)
         noise = plan.noise(multiplier, most)
         gradient = GradientRelease(c.max_grad_norm, plan.room(noise, most), noise)
-        rates = (self.work.learning_rate, self.work.learning_rate_decay, self.work.participation)
+        w = self.work
+        rates = (w.learning_rate, w.learning_rate_decay, w.participation, w.damped)
         return PrivateUpdates(1, rate, multiplier, c.max_grad_norm, gradient, *rates)
 
     def _client_updates(self, multiplier: float, records: NDArray[np.int64]) -> ClientUpdates | None:

@@ -45,7 +45,7 @@ def require_combination(config: Config) -> None:
         raise InputError("fairness.tracker", "must be samples for every method but mmd_fedavg", "embedding")
     if config.fairness.features is not None and config.fairness.tracker != "embedding":
         raise InputError("fairness.features", "is for the embedding tracker only", config.fairness.features)
-    if f.method != "mmd_fedavg" and f.drift_correction != "none":
+    if f.method != "mmd_fedavg" and f.drift_correction not in (None, "none"):
         raise InputError("federation.drift_correction", "is for mmd_fedavg only", f.drift_correction)
 
 
@@ -92,7 +92,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
     if not algorithm.per_example and not config.privacy.client_level:
         rule = "must have a loss for each record by itself, and its penalty couples the records of a minibatch"
         raise InputError("federation.method", rule, name, remedy)
-    if federation.drift_correction != "none" and config.privacy.updates == "dp_sgd":
+    if federation.drift_correction not in (None, "none") and config.privacy.updates == "dp_sgd":
         rule = "must be none with DP-SGD: it makes one record's gradient depend on the client's other records"
         remedy = "Use few local steps and a smaller learning rate instead."
         raise InputError("federation.drift_correction", rule, federation.drift_correction, remedy)

@@ -264,7 +264,10 @@ def objective(config: Config, release_plan: ReleasePlan, notion: str) -> str:
     fairness = config.fairness
     if config.federation.method != "mmd_fedavg":
         return "the task loss alone"
-    name = f"{fairness.strength:g} × MMD² of {notion.replace('_', ' ')} under the kernel {fairness.kernel}"
+    weight = (
+        f"{fairness.strength:g}" if fairness.target is None else f"λ (by a target of {fairness.target:g} for the gap)"
+    )
+    name = f"{weight} × MMD² of {notion.replace('_', ' ')} under the kernel {fairness.kernel}"
     if fairness.tracker == "embedding":
         count = "" if release_plan.embedding is None else f"{release_plan.embedding.noise.count} "
         return f"task loss + {name}, by the means of {count}features of all scores; their noise does not change it"

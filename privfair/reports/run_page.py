@@ -260,13 +260,21 @@ def settings(facts: RunFacts) -> dict[str, str]:
         "Model": f"{released['model']['name']}, {plural(released['model']['parameters'], 'parameter')}; says {task}",
         "Method": METHODS.get(config.federation.method, config.federation.method),
         "Fairness notion": f"{title}: {compared}" if facts.notion in NOTIONS else title,
-        "Weight of fairness": f"λ = {strength:g}",
+        "Weight of fairness": f"λ = {strength:g}" if config.fairness.target is None else followed(facts),
         "Rounds": count(released["rounds"]),
         "Engine": released["engine"],
     }
     if config.federation.method in ("fedavg", "agnostic", "fedfb"):
         del found["Weight of fairness"]
     return found
+
+
+def followed(facts: RunFacts) -> str:
+    """What was asked for in place of λ, and what λ was in the end."""
+    about = facts.released.get("target") or {"by_set": {}, "notes": []}
+    last = [f"{one['lambda']:.3g}" for one in about["by_set"].values()]
+    ended = f"; λ followed the tracked gap and ended at {', '.join(last)}" if last else ""
+    return " ".join([f"a target: a gap of at most {facts.config.fairness.target:g}{ended}.", *about["notes"]])
 
 
 def wire(facts: RunFacts) -> list[list[Any]]:

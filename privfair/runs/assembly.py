@@ -30,8 +30,9 @@ from privfair.datasets.records import ClientData, Federation, Schema
 from privfair.datasets.registry import load as load_dataset
 from privfair.engines.evaluation import Evaluator
 from privfair.engines.local import InProcess
+from privfair.fairness.metrics import THRESHOLD
 from privfair.fairness.notions import Cells, Notion, notion_by_name, require_own_name
-from privfair.fairness.tracking import EmbeddingPlan
+from privfair.fairness.tracking import Controller, EmbeddingPlan, TargetPlan
 from privfair.federated.algorithms.baselines import (
     Agnostic,
     Centralized,
@@ -93,15 +94,17 @@ def build_algorithm(
     if method in ("fairfed", "fedfb"):
         require_decisions(method, config, schema)
     require_combination(config)
+    drift, held_out = federation.drift_correction or "none", config.data.test_fraction
     if method == "mmd_fedavg" and embedding is not None:
-        about = (strength, embedding, federation.drift_correction, PlannedRequests(plan), federation.rounds)
-        return EmbeddingTracking(*about, lagged=config.lagged, within=config.joins_features)
+        about = (strength, embedding, drift, PlannedRequests(plan), federation.rounds)
+        tests = None if fairness.target is None else held_out / (1 - held_out)
+        return EmbeddingTracking(*about, lagged=config.lagged, within=config.joins_features, tests=tests)
     match method:
         case "mmd_fedavg":
             return MmdFedAvg(
                 strength=strength,
                 kernel=kernel,
-                drift=federation.drift_correction,
+                drift=drift,
                 domain=TaskKind.of(schema).score_range(cells.notion.score),
                 seed=config.run.seed,
                 rounds=federation.rounds,
@@ -174,6 +177,7 @@ class RunSpec:
             samples=config.fairness.samples,
             quotas=config.fairness.quotas,
             rounds_with_features=f.rounds - 1 if config.joins_features else 0,
+            damped=0 if config.fairness.target is None else f.rounds,
         )
         algorithm = build_algorithm(config, schema, cells, plan, embedding)
         if not config.privacy.enabled:
@@ -219,6 +223,7 @@ class RunSpec:
             participation=self.plan.cohort_size(self.clients) / self.clients,
             learning_rate=f.learning_rate,
             learning_rate_decay=f.learning_rate_decay,
+            damped=self.plan.damped,
         )
         return Planner(config.privacy, work, self.cells)
 
@@ -255,7 +260,7 @@ class RunSpec:
 
     def replica(self, parameters: FloatArray, aggregator: ClientAggregator) -> Replica:
         """The shared model before the first round, with its initial parameters, for those who may open sums."""
-        f = self.config.federation
+        f, target = self.config.federation, self.config.fairness.target
         return Replica(
             parameters,
             self.optimizer,
@@ -264,6 +269,7 @@ class RunSpec:
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
             least=_sharing(self.config, self.clients)[0] if self._whole_updates else 1,
             features=self._joined,
+            controller=None if target is None else Controller(TargetPlan.of(target, self.cells, f.rounds)),
         )
 
     @property
@@ -498,7 +504,8 @@ def _embedding(config: Config, cells: Cells, schema: Schema, clients: int) -> Em
     most = DEFAULT_STEPS if code is None else code.most // ROOM
     steps = 2 ** int(math.log2(min(max(most, 64), DEFAULT_STEPS)))
     room = None if code is None else code.most // steps
-    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, *_sharing(config, clients))
+    threshold = None if fairness.target is None else THRESHOLD
+    return EmbeddingPlan(fairness.kernel, *span, fairness.features, steps, room, *_sharing(config, clients), threshold)
 
 
 def _sharing(config: Config, clients: int) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from accountant.errors import InputError
 from privfair.config import Config
 from privfair.datasets.records import Schema
-from privfair.fairness.notions import Notion
+from privfair.fairness.notions import Notion, notion_by_name
+from privfair.fairness.tracking import LAST_SHARE
 from privfair.privacy.requirements import require_masks
 from privfair.secure_aggregation.masks import cohort_of
 
@@ -61,8 +62,15 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
         choices.append(Choice(key, value, reason))
 
     private, privacy = config.privacy.enabled, config.privacy
+    target = config.fairness.target
+    if target is not None:
+        _require_target(config, schema, notion)
     if config.fairness.tracker is None:
-        choose("fairness.tracker", *_tracker())
+        choose("fairness.tracker", *_tracker(config, schema, notion))
+    if config.federation.drift_correction is None:
+        choose("federation.drift_correction", *_drift(config))
+    if target is not None and "average_last" not in config.federation.model_fields_set:
+        choose("federation.average_last", LAST_SHARE, "λ moves around the aim, and the mean of the last models rests")
     if config.aggregation.scheme is None:
         reason = "the run is private, and nobody but the clients may open sums" if private else "the run is not private"
         choose("aggregation.scheme", config.scheme, reason)
@@ -116,8 +124,69 @@ def with_keys(config: Config, values: Mapping[str, Any]) -> Config:
     return config.model_copy(update=tables)
 
 
-def _tracker() -> tuple[str, str]:
-    return "samples", "it is the default"
+def _require_target(config: Config, schema: Schema, notion: Notion | None) -> None:
+    """Raise unless there are decisions whose gap can be followed, and something that follows it."""
+    target, method, tracker = config.fairness.target, config.federation.method, config.fairness.tracker
+    if method != "mmd_fedavg":
+        rule, remedy = "must be left out for every method but mmd_fedavg", "Name fairness.lambda instead."
+        raise InputError("fairness.target", rule, method, remedy)
+    if schema.task != "binary":
+        rule = "must be left out for regression, which has no decisions"
+        raise InputError("fairness.target", rule, target, "Name fairness.lambda instead.")
+    compared = notion or notion_by_name(config.fairness.notion, schema)
+    if compared.score != "prediction":
+        rule = "must be left out for notions that compare losses, not decisions"
+        raise InputError("fairness.target", rule, compared.name, "Name fairness.lambda instead, or another notion.")
+    named = [key for key in samples_only(config) if tracker is None]
+    if named:
+        rule = "must be left out beside fairness.target: it is of shared scores, and decisions are tracked otherwise"
+        raise InputError(named[0], rule, _value(config, named[0]), 'Or set fairness.tracker = "embedding".')
+    if tracker == "samples":
+        rule = "must be embedding where a target is followed: decisions are tracked beside sums of features"
+        remedy = 'Set fairness.tracker = "embedding", or name fairness.lambda instead of fairness.target.'
+        raise InputError("fairness.tracker", rule, tracker, remedy)
+
+
+def _tracker(config: Config, schema: Schema, notion: Notion | None) -> tuple[str, str]:
+    """Sums of features of all scores, wherever they can be; single scores where nothing else does, or is asked for."""
+    if config.fairness.target is not None:
+        return "embedding", "decisions are tracked beside sums of features, for λ to follow the target"
+    if config.federation.method != "mmd_fedavg":
+        return "samples", "methods other than mmd_fedavg track nothing"
+    if named := samples_only(config):
+        return "samples", f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} of shared scores"
+    if config.scheme == "ckks":
+        return "samples", "sums of features are of whole numbers, and ckks adds numbers that are not"
+    compared = notion or notion_by_name(config.fairness.notion, schema)
+    if compared.score == "loss" and config.privacy.score_range is None:
+        return "samples", "losses have no range, and features need one (privacy.score_range)"
+    return "embedding", "noise on sums of all records disturbs less than noise on scores of some"
+
+
+def samples_only(config: Config) -> list[str]:
+    """The named keys that mean something for shared scores alone."""
+    fairness, privacy = config.fairness, config.privacy
+    asked = {
+        "privacy.prediction_rate": privacy.prediction_rate is not None,
+        "privacy.predictions": privacy.predictions == "laplace",
+        "privacy.kernel_correction": privacy.kernel_correction != "none",
+        "fairness.samples": "samples" in fairness.model_fields_set,
+        "fairness.quotas": "quotas" in fairness.model_fields_set,
+    }
+    return [key for key, named in asked.items() if named]
+
+
+def _value(config: Config, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return getattr(getattr(config, section), name)
+
+
+def _drift(config: Config) -> tuple[str, str]:
+    if config.fairness.target is None:
+        return "none", "it is the default with a given λ"
+    if config.privacy.enabled and config.privacy.updates == "dp_sgd":
+        return "none", "DP-SGD needs a loss for each record by itself"
+    return "shared", "without it a large λ overshoots within a round"
 
 
 def _masks(config: Config, clients: int) -> tuple[bool, str]:

@@ -259,10 +259,14 @@ class SimulatedRun(Run):
         if state.round % self.config.run.evaluate_every and not last:
             return
         simulation, row = self.simulation, Row(round=state.round)
-        simulation.replica.at(state.model)
-        if simulation.evaluator is not None:  # None where exact figures are not allowed
-            simulation.model.load(simulation.replica.result)
-            row = simulation.evaluator.row(state.round)
+        replica, evaluator = simulation.replica, simulation.evaluator
+        replica.at(state.model)
+        followed = {} if replica.controller is None else replica.controller.figures(state.round - 1)
+        if evaluator is not None:  # None where exact figures are not allowed
+            simulation.model.load(replica.result)
+            evaluator.strength = followed.get("lambda") or evaluator.strength
+            row = evaluator.row(state.round)
+        row |= followed
         self.history.append(row)
         if self._report and state.round:
             self._report(row)

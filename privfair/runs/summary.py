@@ -47,6 +47,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
         **_figures(outcome),
         "warnings": warnings,
         "verdict": _verdict(outcome, warnings),
+        **_target(outcome),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
         "privacy": _privacy(outcome),
         "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
@@ -136,6 +137,23 @@ def _warnings(outcome: RunOutcome) -> list[str]:
     if not found and outcome.released and noise is not None:
         found = released_warnings([reply.confusion for reply in outcome.released], noise)
     return found
+
+
+def _target(outcome: RunOutcome) -> dict[str, Any]:
+    """How λ followed the target; nothing where λ was given. All of it is released, or follows from what is."""
+    controller, simulation = outcome.simulation.replica.controller, outcome.simulation
+    if controller is None or not controller.round:
+        return {}
+    cells, attributes = simulation.cells, simulation.federation.schema.sensitive
+    by_set = {
+        f"{attributes[c.attribute].name}, {cells.notion.sets[c.condition].name}": {
+            "lambda": float(controller.strengths[-1, e]),
+            "tracked_gap": float(controller.gaps[-1, e]),
+            "aim": float(controller.aims[-1, e]),
+        }
+        for e, c in enumerate(cells.comparisons)
+    }
+    return {"target": {"asked": controller.plan.target, "by_set": by_set, "notes": controller.notes}}
 
 
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def federation(*, groups: int = 2, task: str = "binary", sizes: tuple[int, ...] 
 
 def config(*, rounds: int = 1, seed: int = 0, dtype: str = "float64", **case: Any) -> Config:
     """A run; `case` names fairness, model or federation keys."""
-    fairness = {k: case.pop(k) for k in ("kernel", "notion", "lambda", "samples", "tracker") if k in case}
+    fairness = {k: case.pop(k) for k in ("kernel", "notion", "lambda", "samples", "tracker", "target") if k in case}
     privacy = {"score_range": case.pop("score_range")} if "score_range" in case else {}
     model = {"name": case.pop("model", "mlp"), "hidden": case.pop("hidden", [5])}
     work = {"rounds": rounds, "local_epochs": 2, "batch_size": 16, "learning_rate": 0.1, **case}

@@ -69,7 +69,8 @@ def merged(*trees: dict[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for one in trees:
         for section, table in one.items():
-            tree[section] = {**tree.get(section, {}), **table}
+            both = {**tree.get(section, {}), **table}
+            tree[section] = {key: value for key, value in both.items() if value is not None}
     return tree
 
 

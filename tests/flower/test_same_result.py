@@ -24,6 +24,7 @@ def in_process(tmp_path: Path, tree: dict[str, Any]) -> RunOutcome:
 QUANTISED = {"aggregation": {"scheme": "plain", "quantise": True}}
 ENCRYPTED = {"aggregation": {"scheme": "bfv"}}
 LATE: dict[str, Any] = {"fairness": {"tracker": "embedding"}, "federation": {"lagged_scores": True}}
+TARGET: dict[str, Any] = {"fairness": {"target": 0.05, "lambda": None, "tracker": "embedding"}}
 SUMS = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"prediction_noise": 5.0}
 
 
@@ -42,10 +43,14 @@ SUMS = {k: v for k, v in PRIVATE.items() if k != "prediction_rate"} | {"predicti
         {"fairness": {"tracker": "embedding"}, "privacy": SUMS, "run": {"reproducible_noise": True}},
         {**LATE, "privacy": SUMS, "run": {"reproducible_noise": True}},
         pytest.param({**LATE, "federation": {"lagged_scores": True, "clients_per_round": 2}}, marks=pytest.mark.slow),
+        {**TARGET, "federation": {"rounds": 5, "clients_per_round": 1}},
+        pytest.param({**TARGET, "privacy": SUMS, "run": {"reproducible_noise": True}}, marks=pytest.mark.slow),
+        {**TARGET, "federation": {"lagged_scores": True, "clients_per_round": 1, "rounds": 5}},
     ],
     ids=[
         *("plain", "lagged", "features", "scaffold", "fedadam", "agnostic", "fairfed", "fedfb", "noise", "noisy sums"),
         *("lagged noisy sums", "lagged features of all, updates of some"),
+        *("target, updates of some", "target, noisy sums", "target, lagged, updates of some"),
     ],
 )
 def test_flower_is_the_same_run(tmp_path: Path, sections: dict[str, Any]) -> None:

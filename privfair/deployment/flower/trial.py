@@ -22,7 +22,7 @@ from accountant.ledger.storage import absolute_url, ledger_url
 from privfair.deployment.flower.federation import Federation, Node
 from privfair.deployment.flower.processes import Processes, environment
 from privfair.deployment.server import run_name, server_checkpoint
-from privfair.deployment.sums import Sums
+from privfair.deployment.sums import FeatureSums, Sums
 from privfair.federated.exchange import Unfinished
 from privfair.run_names import beginning_of
 from privfair.runs.assembly import Simulation
@@ -194,11 +194,14 @@ class _Follower:
     def _catch_up(self, count: int) -> None:
         """Open the sums up to this one, with the key that the server does not have."""
         replica, sums = self.run.simulation.replica, Sums(self.server.path / "sums")
+        features, embedder = FeatureSums(self.server.path / "features"), self.run.simulation.clients[0].embedder
+        features.follow(replica, embedder)
         while replica.round < count:
             total = sums.get(replica.round + 1)
             if total is None:
                 raise InputError("sum", "must be in the server's folder", replica.round + 1)
             replica.at(total)
+            features.follow(replica, embedder)
 
     def outcome(self) -> RunOutcome:
         """Where the run ended."""
@@ -243,7 +246,7 @@ def _write_files(simulation: Simulation, folder: Path) -> _Files:
             tables["aggregation"]["keys"] = str(own[k].resolve())
         write_bytes(path, tomli_w.dumps(tables).encode())
         nodes.append(Node(name, path, folder / "holders" / f"{k:03d}"))
-    server: dict[str, Any] = {**tables, "data": {"name": "synthetic"}}
+    server: dict[str, Any] = {**tables, "data": {"name": "synthetic", "test_fraction": config.data.test_fraction}}
     if config.scheme != "plain":
         server["aggregation"] = {**tables["aggregation"], "keys": str(folder / "server.key")}
     write_bytes(folder / "server.toml", tomli_w.dumps(server).encode())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privfair.clients.client import TrainingData, followed, own_rule, tracked_rule
+from privfair.clients.client import TrainingData, damping_of, followed, own_rule, tracked_rule
 from privfair.clients.training import Trained
 from privfair.engines.batched.compiled.training import (
     OWN,
@@ -286,5 +286,6 @@ def _goal(jobs: Sequence[TrainJob], penalties: Penalties, dtype: np.dtype[Any]) 
         strength=np.array([o.strength if isinstance(o, OwnPenalty) else 0.0 for o in objectives], dtype=dtype),
         pairs=compared_pairs(cells),
         loss_weights=np.stack(tables).astype(dtype) if tables else np.zeros((0, 1), dtype),
+        damping=np.array([damping_of(o) for o in objectives], dtype=dtype),
     )
     return goal, packed_witness(tracked, len(cells), dtype)

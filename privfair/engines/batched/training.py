@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from privfair.channels.updates import UPDATES, UpdatesChannel
-from privfair.clients.client import Client, TrainingData
+from privfair.clients.client import Client, TrainingData, damping_of
 from privfair.clients.training import Trained
 from privfair.engines.batched.networks import Network
 from privfair.engines.batched.objectives import Rule, Step
@@ -149,6 +149,8 @@ def train_stack(jobs: Sequence[TrainJob], rule: Rule | None) -> list[Trained]:
     schedule = Schedule.of([j.order for j in jobs], [j.offset for j in jobs], dtype)
     descent = StackedDescent(jobs, dtype)
     loss_weights = _loss_weights(jobs, dtype)
+    factors = [damping_of(job.request.objective) for job in jobs]
+    damping = None if all(factor == 1 for factor in factors) else torch.tensor(factors, dtype=dtype)[:, None]
     for step, active in enumerate(schedule.active):
         index = schedule.index[step, :active]
         x, labels, member = pool.take(index)
@@ -161,6 +163,8 @@ def train_stack(jobs: Sequence[TrainJob], rule: Rule | None) -> list[Trained]:
         if rule is not None:
             now = Step(parameters, index, slopes.scores, member, schedule.sizes[step, :active])
             pull = torch.addcmul(pull, rule.slopes(now), slopes.score)
+        if damping is not None:
+            pull = pull * damping[:active]
         descent.step(backward(pull * schedule.record_weights(step)))
     ends = descent.parameters.numpy()
     return [

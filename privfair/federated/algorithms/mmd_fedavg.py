@@ -16,6 +16,7 @@ from privfair.fairness.tracking import (
     NoisyScores,
     SealedFeatures,
     SharedScores,
+    Steering,
     equal_weights,
 )
 from privfair.federated.exchange import Algorithm, Ask, Memory, Plain, Replies, Requests, ServerState, answered
@@ -225,6 +226,7 @@ class EmbeddingTracking(Plain):
     within: bool = False  # lagged: behind the updates, in one sum with them
     sums: Sums | None = None  # None: nobody has keys yet
     kept: Kept = made_anew
+    tests: float | None = None  # where λ follows a target: test records for each training record, as far as is public
 
     @property
     def adder(self) -> ServerAggregator | None:
@@ -261,7 +263,7 @@ class EmbeddingTracking(Plain):
         noise = None if release_plan.embedding is None else release_plan.embedding.noise
         room = self.plan.room_beside(noise)
         if room is not None and release_plan.cells.max() > room:
-            remedy = "Fewer clients leave more room for each in a sum of bounded integers."
+            remedy = 'Fewer clients leave more room for each in such a sum. Or set fairness.tracker = "samples".'
             rule = f"must have at most {room} records in a group for the embedding tracker"
             raise InputError("every client", rule, int(release_plan.cells.max()), remedy)
         clients = int(np.count_nonzero(shares_features(release_plan)))
@@ -324,7 +326,20 @@ class EmbeddingTracking(Plain):
             shares=np.where(cells[there], release_plan.cells[there], 0).sum(axis=0).astype(float),
             counts=release_plan.cell_totals,
             records=float(release_plan.records.sum()),
+            steering=None if self.tests is None else steering(self.plan, release_plan, self.tests),
         )
+
+
+def steering(plan: EmbeddingPlan, release_plan: ReleasePlan, tests: float) -> Steering:
+    """What λ follows beside the sums, from released counts and planned noise; of clients all that were to send."""
+    errors, shared, verdict = np.zeros(release_plan.cells.shape[1]), release_plan.embedding, release_plan.evaluation
+    if shared is not None:
+        takes = (shared.cells > 0).sum(axis=0)
+        noisy = np.count_nonzero(shares_features(release_plan)) if shared.noise.shares > 1 else takes
+        errors = shared.noise.multiplier * plan.unit.decision_noise * np.sqrt(noisy / shared.noise.shares) + errors
+    parts = 0.0 if verdict is None else len(release_plan.records) / verdict.shares
+    noise = 0.0 if verdict is None else parts * verdict.scale**2 * (2.0 if verdict.kind == "laplace" else 1.0)
+    return Steering(errors, tests * release_plan.cell_totals, noise)
 
 
 def _features_memory(number: int, sealed: SealedFeatures) -> Memory:

@@ -232,7 +232,8 @@ class Work(NamedTuple):
 class Goal(NamedTuple):
     """What is added to the task loss: a tracked penalty of each job, or λ and the pairs of cells that are compared.
 
-    `loss_weights`: (jobs or 0, codes), the weight of each group and label in the task loss.
+    `loss_weights`: (jobs or 0, codes), the weight of each group and label in the task loss. `damping`: of each job what
+    task and penalty are multiplied with.
     """
 
     kind: int
@@ -240,6 +241,7 @@ class Goal(NamedTuple):
     strength: NDArray[Any]
     pairs: NDArray[np.int64]
     loss_weights: NDArray[Any]
+    damping: NDArray[Any]
 
 
 @njit(**RULES)
@@ -290,6 +292,18 @@ def pulls(outputs, outcome, goal, witness, job, sides, count, lines):  # type: i
         add_tracked(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
     elif goal.kind == OWN:
         add_own(goal.pairs, goal.strength[job], sides[1:], scores, score, count, pull)
+    damp(pull, goal.damping[job], count)
+
+
+@njit(**RULES)
+def damp(pull, factor, count):  # type: ignore[no-untyped-def]
+    """Multiply every record's pull."""
+    if factor != 1:
+        for i in range(count):
+            pull[i] *= factor
+
+
+damp_alone = recompiled(damp)
 
 
 @njit(**RULES)
@@ -442,6 +456,7 @@ def passes_alone(theta, before, outcome, goal, witness, job, sides, count, lines
     task_slopes_alone(outcome, outputs, sides[0], count, scores, pull, score)
     if goal.kind == TRACKED:
         add_tracked_alone(witness, goal.penalty[job], sides[1:], scores, score, count, pull)
+    damp_alone(pull, goal.damping[job], count)
     layer(deltas, before, len(before) - 2, count)[0] = lines[0, :count]
     backward(theta, before, acts, count, deltas, True)
 
