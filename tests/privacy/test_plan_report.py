@@ -63,4 +63,4 @@ def test_channels_without_noise_are_in_the_plan() -> None:
     reported = plan_report(config, release_plan, plan, budgeted=True)
     assert {row["channel"]: row["epsilon"] for row in reported["channels"]}["predictions"] is None
     assert "Together ε = ∞: predictions leave the clients without noise." in reported["notes"]
-    assert any('set privacy.evaluation = "laplace"' in line for line in reported["notes"])
+    assert any('set privacy.evaluation = "gaussian"' in line for line in reported["notes"])

@@ -96,13 +96,16 @@ def test_released_figures_are_those_of_the_file(private_run: Path) -> None:
         assert rows[number][0] == group
         wanted = [row[k] for k in ("records", "selection_rate", "true_positive_rate", "false_positive_rate")]
         assert exact[number][1:] == wanted
-        assert rows[number][1:] == [f"{wanted[0]:,.0f}", *(f"{100 * share:.1f}%" for share in wanted[1:])]
+        shown_rates = [f"{100 * share:.1f}%" for share in wanted[1:]]
+        assert rows[number][1] == f"{wanted[0]:,.0f}"
+        assert [text.split()[0] for text in rows[number][2:]] == shown_rates  # their intervals follow
+        assert all(" to " in text for text in rows[number][2:])
     gaps = {row[0]: value[2] for row, value in zip(page.rows("Largest differences"), page.exact("Largest differences"),
                                                    strict=True)}  # fmt: skip
     assert gaps["Statistical parity"] == released["unfairness"]["statistical_parity"]
     assert gaps["Equalized odds"] == released["unfairness"]["equalized_odds"]
     assert released["accuracy"] in page.values
-    assert "Intervals (95%) show the uncertainty from that noise alone" in page.text
+    assert "show the uncertainty from that noise and from which people happen to be in the test records" in page.text
 
 
 def test_the_privacy_of_the_run_is_that_of_the_statement(private_run: Path) -> None:
@@ -164,14 +167,32 @@ def test_a_budget_that_was_set_later_counts(private_run: Path, tmp_path: Path, m
     assert "Another ledger was in the place" in run_page(folder)
 
 
-def test_a_run_without_released_figures_tells_how_to_see_them(open_run: Path) -> None:
-    page = Page(run_page(open_run))
-    assert f"privfair report {open_run} --include-private" in page.text
-    assert "No figures were released" in page.text
+def test_a_run_without_privacy_shows_its_figures_and_that_nothing_covers_them(open_run: Path) -> None:
+    metrics, page = metrics_of(open_run), Page(run_page(open_run))
+    assert metrics["verdict"]["sentence"] in page.text
+    assert page.text.index(metrics["verdict"]["sentence"]) < page.text.index("was trained")
+    assert "It rests on exact counts of test records, which no ε covers." in page.text
     assert "There is no privacy guarantee. No noise, no privacy claim" in page.text
-    assert not [attributes for tag, attributes in page.tags if tag == "figure"]
-    assert len(run_page(open_run)) < 60_000  # nothing to draw: the script that draws is left out
+    names = ["records", "accuracy", "selection_rate", "true_positive_rate", "false_positive_rate", "mean_score"]
+    groups = page.exact("Groups of sex")[1:]
+    assert [row[1:] for row in groups] == [[row[n] for n in names] for row in metrics["groups"]["sex"].values()]
+    assert len(run_page(open_run)) < 60_000  # bars are drawn without a script
+
+
+def test_data_that_got_a_budget_since_show_none_of_them(open_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privfair.reports.run_facts.has_budget", lambda config, dataset: True)
+    page = Page(run_page(open_run))
+    assert "No figures were released" in page.text
+    assert f"privfair report {open_run} --include-private" in page.text
+    assert metrics_of(open_run)["verdict"]["sentence"] not in page.text
     assert page.values == [float(metrics_of(open_run)["bytes"][way]) for way in ("up", "down")]
+
+
+def test_the_page_of_a_private_run_opens_with_its_verdict(private_run: Path) -> None:
+    verdict, page = metrics_of(private_run)["verdict"], Page(run_page(private_run))
+    assert verdict["basis"] == "released"
+    assert page.text.index(verdict["sentence"]) < page.text.index("was trained")
+    assert "counts of test records that were released with noise" in page.text
 
 
 def test_exact_figures_where_they_are_asked_for(open_run: Path) -> None:
