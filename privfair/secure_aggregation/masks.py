@@ -94,6 +94,11 @@ class Cohort:
         return self.smallest
 
     @property
+    def among_neighbours(self) -> bool:
+        """Whether each holder masks with few others, which is safe only if the server tells all the same survivors."""
+        return self.holders > COMPLETE_UP_TO
+
+    @property
     def honest(self) -> int:
         """h: noise is sized so that this many shares carry the claim."""
         n, k, c = self.holders, self.colluders, self.smallest
@@ -106,7 +111,10 @@ def cohort_of(config: Config, clients: int) -> Cohort | None:
         return None
     sums, privacy = config.aggregation, config.privacy
     smallest = privacy.smallest_cohort if sums.smallest_cohort is None else sums.smallest_cohort
-    return Cohort.of(clients, sums.colluders, smallest)
+    cohort = Cohort.of(clients, sums.colluders, smallest)
+    if cohort.among_neighbours:  # refused here if there are no neighbourhoods for so many colluders
+        Neighbourhood.of(cohort.holders, cohort.colluders, cohort.smallest)
+    return cohort
 
 
 # ---- Masks: uniform numbers below the modulus, from AES in counter mode
@@ -355,7 +363,7 @@ class Federation:
             raise InputError("identities", rule, f"{len(set(self.identities))} different keys")
         if self.sums_per_block < 1:
             raise InputError("sums_per_block", "must be 1 or more", self.sums_per_block)
-        if self.neighbours is None and self.cohort.holders > COMPLETE_UP_TO:
+        if self.neighbours is None and self.cohort.among_neighbours:
             numbers = self.cohort
             drawn = Neighbourhood.of(numbers.holders, numbers.colluders, numbers.smallest)
             object.__setattr__(self, "neighbours", drawn)
