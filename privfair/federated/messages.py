@@ -331,6 +331,13 @@ class RosterAgreed:
 
 
 @dataclass(frozen=True, eq=False)
+class BlockLost:
+    """Instead of an answer about a block: this holder has nothing of it. It comes in again with the next block."""
+
+    block: int
+
+
+@dataclass(frozen=True, eq=False)
 class UnmaskSumRequest:
     """These holders are in the sum: open their seeds, and the mask keys of everybody else on the roster.
 
@@ -356,7 +363,7 @@ class SumUnmasked:
 
 
 MaskingRequest = MaskKeysRequest | MaskSharesRequest | RosterRequest | AgreeRequest | UnmaskSumRequest
-MaskingReply = MaskKeys | MaskShares | RosterSigned | RosterAgreed | SumUnmasked
+MaskingReply = MaskKeys | MaskShares | RosterSigned | RosterAgreed | BlockLost | SumUnmasked
 MASKING_REQUESTS: tuple[type, ...] = get_args(MaskingRequest)
 
 

@@ -24,6 +24,7 @@ from privfair.federated.exchange import Absence, Ask
 from privfair.federated.messages import (
     AgreeRequest,
     Asked,
+    BlockLost,
     CountsRequest,
     EmbeddingsRequest,
     EvaluateRequest,
@@ -247,6 +248,8 @@ class MaskingDesk:
         """The reply; `MaskingRefused` where the protocol does not have what is asked."""
         if type(request) not in self._answers:
             raise MaskingRefused(f"A {type(request).__name__} is no request of the protocol of masks.")
+        if isinstance(request, MaskSharesRequest | RosterRequest | AgreeRequest) and not self._holder.has(request.block):
+            return BlockLost(request.block)
         return self._answers[type(request)](request)
 
     def _keys(self, request: MaskKeysRequest) -> MaskKeys:
@@ -363,6 +366,8 @@ class SecureSums(Sums):
         self._memory = memory or MaskMemory()
         self._blocks: dict[int, Block] = {}
         self._used: set[int] = set()
+        self._sure: dict[int, set[int]] = {}  # by block: who is known to have it still, by what it did last
+        self._lost: dict[int, set[int]] = {}  # by block: who said that it has lost it
         self._notes: list[Absence] = []
 
     def notes(self) -> tuple[Absence, ...]:
@@ -386,16 +391,32 @@ class SecureSums(Sums):
             reason = f"{len(able)} clients could mask for this sum, and {self.smallest} must: nobody is asked."
             self._note(able, channel, round_number, reason)
             return []
+        self._sure[block.number] -= set(able)  # until they have sent vectors and shares
         return able
+
+    def lost(self, channel: str, round_number: int | None) -> bool:
+        """Whether so many have lost what they prepared for this sum that it can never open."""
+        number = self._federation.block_of(self._number(channel, round_number))
+        block = self._blocks.get(number) or self._memory.block(number)
+        able = set(block.roster or block.holders or range(self._federation.cohort.holders))
+        return len(able - self._lost.get(number, set())) < self.smallest
+
+    def named(self, channel: str, round_number: int | None) -> bool:
+        """Whether the survivors of this sum were named, so that it is opened without more vectors."""
+        return self._memory.named(self._number(channel, round_number)) is not None
 
     def _prepared(self, number: int, ask: Ask) -> Block:
         """The block of this number: keys, shares, signatures on the roster, agreement.
 
-        Where too few answered to go on, those who did not are asked again before the next sum of the block.
+        Where too few answered to go on, those who did not are asked again before the next sum of the block. Who did not
+        do its part of the last sum is asked whether it still masks: else the others would pay for a sum without it.
         """
+        sure = self._sure.setdefault(number, set())
         block = self._blocks[number] if number in self._blocks else self._memory.block(number)
-        if len(block.agreed) < self.smallest:
-            for step in (self._with_keys, self._with_shares, self._with_signatures, self._with_agreement):
+        whole = len(block.agreed) >= self.smallest
+        if not whole or not sure.issuperset(block.signers):
+            preparing = () if whole else (self._with_keys, self._with_shares, self._with_signatures)
+            for step in (*preparing, self._with_agreement):
                 after = step(block, ask)
                 if after is None:
                     break
@@ -498,7 +519,7 @@ class SecureSums(Sums):
             return None
         parts = zip(block.signers, self._messages.parts(block.signatures, len(block.signers)), strict=True)
         signed = {k: RosterSignature(k, block.number, p[:_DIGEST], p[_DIGEST:]) for k, p in parts}
-        drawn, before = block.drawn(), frozenset(block.agreed)
+        drawn, sure = block.drawn(), self._sure.setdefault(block.number, set())
         everybody = self._messages.agree_request(block.number, [] if drawn else list(signed.values()))
 
         def request(k: int) -> AgreeRequest:
@@ -506,17 +527,21 @@ class SecureSums(Sums):
                 return everybody
             return self._messages.agree_request(block.number, [signed[j] for j in drawn[k] if j in signed])
 
-        replies = self._asked(ask, [k for k in block.signers if k not in before], request)
-        agreed = {k for k, r in replies.items() if isinstance(r, RosterAgreed)} | before
-        return replace(block, agreed=tuple(sorted(agreed)))
+        replies = self._asked(ask, [k for k in block.signers if k not in sure], request)
+        sure |= {k for k, r in replies.items() if isinstance(r, RosterAgreed)}
+        return replace(block, agreed=tuple(sorted(sure)))
 
     def _asked(self, ask: Ask, clients: Sequence[int], request: Callable[[int], Asked]) -> dict[int, Any]:
         """The replies, by client. Among neighbours requests are long, and not all of them are made at once."""
-        if self._federation.neighbours is None:
-            return _asked(ask, clients, request)
         found: dict[int, Any] = {}
-        for begin in range(0, len(clients), _AT_ONCE):
-            found |= _asked(ask, clients[begin : begin + _AT_ONCE], request)
+        at_once = max(len(clients), 1) if self._federation.neighbours is None else _AT_ONCE
+        for begin in range(0, len(clients), at_once):
+            found |= _asked(ask, clients[begin : begin + at_once], request)
+        for k, reply in found.items():
+            if isinstance(reply, BlockLost):
+                self._lost.setdefault(reply.block, set()).add(k)
+            elif isinstance(reply, RosterAgreed):
+                self._lost.get(reply.block, set()).discard(k)
         return found
 
     def _roster_keys(self, block: Block) -> dict[int, PublicKeys]:
@@ -623,20 +648,22 @@ class SecureSums(Sums):
             requests = server.close()
             self._memory.keep(NamedSum(number, tuple(members), tuple(envelopes), total.masked().to_bytes()))
             asked = self._asked(ask, block.agreed, lambda k: self._messages.unmask_request(requests[k]))
-            for k, reply in asked.items():
-                self._answer(server, k, reply)
+            answered = {k for k, reply in asked.items() if self._answer(server, k, reply)}
+            self._sure.setdefault(block.number, set()).update(answered.intersection(members))
             return total.total(server.left_over()), tuple(members)
         except Unopened as unopened:
             self._note(members or list(contributions), channel, round_number, str(unopened))
             return None
 
-    def _answer(self, server: MaskingServer, holder: int, reply: Any) -> None:
+    def _answer(self, server: MaskingServer, holder: int, reply: Any) -> bool:
         """Take a holder's shares; those that are not what was asked for count as absent."""
         try:
             if isinstance(reply, SumUnmasked):
                 server.answer(self._messages.read_unmasked(holder, reply))
+                return True
         except (InputError, Refused):
-            return
+            return False
+        return False
 
     def _note(self, clients: Sequence[int], channel: str, round_number: int | None, reason: str) -> None:
         self._notes += [Absence(round_number, k, channel, reason) for k in clients]

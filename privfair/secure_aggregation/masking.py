@@ -335,6 +335,10 @@ class MaskingHolder:
             raise MaskingRefused(f"The roster of block {block} lacks neighbours that this holder drew, or their keys.")
         return self.federation.listed_digest(block, roster)
 
+    def has(self, block: int) -> bool:
+        """Whether this holder made keys for a block, and knows them."""
+        return block in self._blocks
+
     def agree(self, block: int, signatures: Iterable[RosterSignature]) -> None:
         """Go on with the roster if t holders signed it; without this nothing is masked."""
         mine = self._block(block)
