@@ -34,6 +34,7 @@ from privfair.federated.exchange import (
 )
 from privfair.federated.messages import (
     AgreeRequest,
+    BlockLost,
     Asked,
     Bundle,
     Counts,
@@ -153,6 +154,7 @@ MASKED = st.one_of(
     st.builds(MaskShares, WHOLE, INDICES, BYTES),
     st.builds(RosterSigned, WHOLE, BYTES, BYTES),
     st.builds(RosterAgreed, WHOLE),
+    st.builds(BlockLost, WHOLE),
     st.builds(SumUnmasked, WHOLE, INDICES, BYTES),
 )
 REQUESTS = st.one_of(SINGLE, MASKING, st.builds(Bundle, tuples(SINGLE, 0, 3)))

@@ -259,10 +259,11 @@ class MaskKeysRequest:
 
 @dataclass(frozen=True, eq=False)
 class MaskKeys:
-    """The answer: a holder's public keys for the block, signed."""
+    """The answer: a holder's public keys for the block, signed; `chosen`: the neighbours that it drew, if any."""
 
     block: int
     keys: Payload
+    chosen: Annotated[IntVector | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,13 +287,20 @@ class MaskShares:
 
 @dataclass(frozen=True, eq=False)
 class RosterRequest:
-    """Sign that these holders are the roster of the block; `sealed`: the shares that the others sent to you."""
+    """Sign that these holders are the roster of the block; `sealed`: the shares that the others sent to you.
+
+    Among neighbours these are the receiver's neighbours, `senders` those of them that drew it, and the roster stands in
+    `roster`, with `digests` of its keys.
+    """
 
     channel: ClassVar[str] = "masks"
     block: int
     holders: IntVector
     keys: Payload
     sealed: Payload
+    senders: Annotated[IntVector | None, unless(None)] = None
+    roster: Annotated[IntVector | None, unless(None)] = None
+    digests: Annotated[Payload, unless(b"")] = b""
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,10 +331,17 @@ class RosterAgreed:
 
 
 @dataclass(frozen=True, eq=False)
+class BlockLost:
+    """Instead of an answer about a block: this holder has nothing of it. It comes in again with the next block."""
+
+    block: int
+
+
+@dataclass(frozen=True, eq=False)
 class UnmaskSumRequest:
     """These holders are in the sum: open their seeds, and the mask keys of everybody else on the roster.
 
-    `commitments`, `signatures`, `sealed`: of every survivor but the receiver.
+    `commitments`, `signatures`, `sealed`: of every survivor but the receiver, or of those `of` whom it has shares.
     """
 
     channel: ClassVar[str] = "masks"
@@ -335,6 +350,7 @@ class UnmaskSumRequest:
     commitments: Payload
     signatures: Payload
     sealed: Payload
+    of: Annotated[IntVector | None, unless(None)] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +363,7 @@ class SumUnmasked:
 
 
 MaskingRequest = MaskKeysRequest | MaskSharesRequest | RosterRequest | AgreeRequest | UnmaskSumRequest
-MaskingReply = MaskKeys | MaskShares | RosterSigned | RosterAgreed | SumUnmasked
+MaskingReply = MaskKeys | MaskShares | RosterSigned | RosterAgreed | BlockLost | SumUnmasked
 MASKING_REQUESTS: tuple[type, ...] = get_args(MaskingRequest)
 
 

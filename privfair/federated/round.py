@@ -353,11 +353,14 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     updates = answered(Update, list(trained), list(trained.values()))
 
     # 4 ---- aggregate: the mean over those who answered, by their weights; of too few, whose noise is too little, none
-    needed = min(len(trainers), max(server.least_trained, release_plan.least_updates))
-    if server.least_trained and len(updates) < needed:
-        raise TooFewTrained(state, len(updates), needed, exchange_log.absent)
+    settled = server.sums.named(TrainRequest.channel, state.round)
+    needed = max(server.least_trained, release_plan.least_updates, server.sums.smallest)
+    needed = needed if _waited_for(server, state, trainers, asked) else min(len(trainers), needed)
+    if server.least_trained and len(updates) < needed and not settled:  # asked again, who answered answers the same
+        raise TooFewTrained(state, len(updates), needed, (*exchange_log.absent, *server.sums.notes()))
     model, summed, stepped = state.model, None, tuple[int, ...]()
-    if share_of(weights, asked, list(updates)) > 0 and len(updates) >= release_plan.least_updates:
+    enough = share_of(weights, asked, list(updates)) > 0 and len(updates) >= release_plan.least_updates
+    if enough or settled:
         contributions = {k: update.contribution for k, update in updates.items()}
         summed = server.sums.add(TrainRequest.channel, state.round, contributions, ask)
     if summed is not None and (share := share_of(weights, asked, list(summed.members))) > 0:
@@ -366,6 +369,12 @@ def run_round(state: ServerState, server: Server) -> ServerState:
     memory = algorithm.after(state, memory, model, ask)
     absent = (*state.absent, *exchange_log.absent, *server.sums.notes())
     return replace(state, round=state.round + 1, model=model, algorithm=memory, absent=absent)
+
+
+def _waited_for(server: Server, state: ServerState, trainers: list[int], asked: list[int]) -> bool:
+    """Whether a round of which nobody was asked waits for those who are away: not where its sum is lost for good."""
+    masked = server.sums.masked and bool(asked) and not trainers
+    return masked and not server.sums.lost(TrainRequest.channel, state.round)
 
 
 def _shared(name: str, state: ServerState, server: Server, ask: Ask) -> Mapping[int, Reply]:

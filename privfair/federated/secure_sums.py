@@ -9,20 +9,22 @@ All sizes in messages follow from the number of holders and of sums in a block, 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
-from privfair.codec import Payload
+from privfair.codec import Payload, unless
 from privfair.federated.exchange import Absence, Ask
 from privfair.federated.messages import (
     AgreeRequest,
     Asked,
+    BlockLost,
     CountsRequest,
     EmbeddingsRequest,
     EvaluateRequest,
@@ -61,12 +63,15 @@ from privfair.secure_aggregation.masks import (
     KeyShares,
     MaskingRefused,
     PublicKeys,
+    Roster,
     RosterSignature,
     UnmaskRequest,
     UnmaskShares,
 )
+from privfair.secure_aggregation.neighbours import Graph
 
 _DIGEST, _TAG = 32, 16
+_AT_ONCE = 250  # holders that are asked together where each gets the keys of many neighbours
 
 
 def sum_number(channel: str, round_number: int | None, rounds: int, *, joined: bool = False) -> int:
@@ -106,7 +111,8 @@ class MaskMessages:
         self.federation = federation
         self._sums = federation.sums_per_block
         self._keys_size = KEY_BYTES * (1 + self._sums) + SIGNATURE_BYTES
-        self._shares_size = SHARE_BYTES * self._sums + _TAG
+        self.shares_size = SHARE_BYTES * self._sums + _TAG
+        self._survivors: tuple[tuple[int, ...], NDArray[np.int64]] | None = None
 
     # ---- keys
 
@@ -138,7 +144,7 @@ class MaskMessages:
     def read_shares(self, sender: int, reply: MaskShares) -> KeyShares:
         """What `shares` wrote."""
         who = self.holders(reply.holders)
-        parts = split(reply.sealed, self._shares_size, len(who), "shares of mask keys")
+        parts = split(reply.sealed, self.shares_size, len(who), "shares of mask keys")
         return KeyShares(sender, reply.block, dict(zip(who, parts, strict=True)))
 
     def agree_request(self, block: int, signed: Sequence[RosterSignature]) -> AgreeRequest:
@@ -151,13 +157,15 @@ class MaskMessages:
         """Who survived, and what the receiver needs to answer."""
         commitments = joined({k: both[0] for k, both in made.commitments.items()})
         signatures = joined({k: both[1] for k, both in made.commitments.items()})
-        survivors = np.array(made.survivors, dtype=np.int64)
-        return UnmaskSumRequest(made.number, survivors, commitments, signatures, joined(made.sealed))
+        if self._survivors is None or self._survivors[0] is not made.survivors:  # one array for all receivers
+            self._survivors = made.survivors, np.array(made.survivors, dtype=np.int64)
+        of = None if self.federation.neighbours is None else named(made.sealed)
+        return UnmaskSumRequest(made.number, self._survivors[1], commitments, signatures, joined(made.sealed), of)
 
     def read_unmask_request(self, asked: UnmaskSumRequest, receiver: int) -> UnmaskRequest:
         """What `unmask_request` wrote."""
         survivors = self.holders(asked.survivors)
-        others = [k for k in survivors if k != receiver]
+        others = [k for k in survivors if k != receiver] if asked.of is None else self.holders(asked.of)
         commitments = split(asked.commitments, _DIGEST, len(others), "commitments")
         signatures = split(asked.signatures, SIGNATURE_BYTES, len(others), "signatures")
         sealed = split(asked.sealed, SEALED_BYTES, len(others), "shares of seeds")
@@ -173,6 +181,15 @@ class MaskMessages:
         who = self.holders(reply.holders)
         parts = split(reply.shares, SHARE_BYTES, len(who), "shares")
         return UnmaskShares(holder, reply.number, dict(zip(who, parts, strict=True)))
+
+    def drawn(self, holder: int, chosen: NDArray[np.int64] | None) -> tuple[int, ...]:
+        """The neighbours that a holder says it drew: as many others as everybody draws, and none where all mask."""
+        if self.federation.neighbours is None:
+            return ()
+        who = [] if chosen is None else self.holders(chosen)
+        if len(who) != self.federation.neighbours.degree or holder in who:
+            raise MaskingRefused(f"Holder {holder} drew {len(who)} neighbours, or itself.")
+        return tuple(who)
 
     def parts(self, data: bytes, count: int) -> list[bytes]:
         """The equal parts that the server itself put one behind the other."""
@@ -231,12 +248,16 @@ class MaskingDesk:
         """The reply; `MaskingRefused` where the protocol does not have what is asked."""
         if type(request) not in self._answers:
             raise MaskingRefused(f"A {type(request).__name__} is no request of the protocol of masks.")
+        if isinstance(request, MaskSharesRequest | RosterRequest | AgreeRequest) and not self._holder.has(request.block):
+            return BlockLost(request.block)
         return self._answers[type(request)](request)
 
     def _keys(self, request: MaskKeysRequest) -> MaskKeys:
         if request.block < 0:
             raise MaskingRefused(f"There is no block {request.block}.")
-        return MaskKeys(request.block, self._messages.keys(self._holder.keys(request.block)))
+        keys, chosen = self._holder.keys(request.block), self._holder.chosen(request.block)
+        drawn = None if chosen is None else np.array(chosen, dtype=np.int64)
+        return MaskKeys(request.block, self._messages.keys(keys), drawn)
 
     def _shares(self, request: MaskSharesRequest) -> MaskShares:
         keys = self._messages.read_all_keys(request.block, request.holders, request.keys)
@@ -244,10 +265,12 @@ class MaskingDesk:
 
     def _roster(self, request: RosterRequest) -> RosterSigned:
         keys = self._messages.read_all_keys(request.block, request.holders, request.keys)
-        others = [k for k in sorted(keys) if k != self._holder.holder]
+        others, roster = [k for k in sorted(keys) if k != self._holder.holder], None
+        if request.senders is not None and request.roster is not None:
+            others, roster = self._messages.holders(request.senders), Roster(request.roster, request.digests)
         size = len(request.sealed) // max(len(others), 1)
         parts = split(request.sealed, size, len(others), "shares of mask keys")
-        signed = self._holder.sign_roster(request.block, keys, dict(zip(others, parts, strict=True)))
+        signed = self._holder.sign_roster(request.block, keys, dict(zip(others, parts, strict=True)), roster)
         return RosterSigned(request.block, signed.roster, signed.signature)
 
     def _agree(self, request: AgreeRequest) -> RosterAgreed:
@@ -278,11 +301,19 @@ class Block:
     holders: tuple[int, ...] = ()  # who sent keys
     keys: Payload = b""
     senders: tuple[int, ...] = ()  # who sent shares
-    sealed: Payload = b""  # of each sender, for each of the other holders
+    sealed: Payload = b""  # of each sender, for each of the other holders (or for all that it drew, zeros for absent)
     roster: tuple[int, ...] = ()  # empty: not settled yet
     signers: tuple[int, ...] = ()
     signatures: Payload = b""
     agreed: tuple[int, ...] = ()  # who masks for the roster
+    chosen: Annotated[Payload, unless(b"")] = b""  # the neighbours that each of `holders` drew, in words of 32 bits
+
+    def drawn(self) -> dict[int, tuple[int, ...]] | None:
+        """The neighbours that each holder drew; None where everybody masks with everybody."""
+        if not self.chosen:
+            return None
+        table = np.frombuffer(self.chosen, dtype="<u4").reshape(len(self.holders), -1)
+        return {k: tuple(row) for k, row in zip(self.holders, table.tolist(), strict=True)}
 
 
 @dataclass(frozen=True)
@@ -335,6 +366,8 @@ class SecureSums(Sums):
         self._memory = memory or MaskMemory()
         self._blocks: dict[int, Block] = {}
         self._used: set[int] = set()
+        self._sure: dict[int, set[int]] = {}  # by block: who is known to have it still, by what it did last
+        self._lost: dict[int, set[int]] = {}  # by block: who said that it has lost it
         self._notes: list[Absence] = []
 
     def notes(self) -> tuple[Absence, ...]:
@@ -350,23 +383,40 @@ class SecureSums(Sums):
     def ready(self, channel: str, round_number: int | None, clients: Sequence[int], ask: Ask) -> list[int]:
         """Those of the clients that can contribute to this sum; nobody, where too few of them can."""
         block = self._prepared(self._federation.block_of(self._number(channel, round_number)), ask)
-        able = [k for k in clients if k in block.agreed]
+        agreed = frozenset(block.agreed)
+        able = [k for k in clients if k in agreed]
         missing = sorted(set(clients) - set(able))
         self._note(missing, channel, round_number, "It is not among those who prepared masks for this sum.")
         if len(able) < self.smallest:
             reason = f"{len(able)} clients could mask for this sum, and {self.smallest} must: nobody is asked."
             self._note(able, channel, round_number, reason)
             return []
+        self._sure[block.number] -= set(able)  # until they have sent vectors and shares
         return able
+
+    def lost(self, channel: str, round_number: int | None) -> bool:
+        """Whether so many have lost what they prepared for this sum that it can never open."""
+        number = self._federation.block_of(self._number(channel, round_number))
+        block = self._blocks.get(number) or self._memory.block(number)
+        able = set(block.roster or block.holders or range(self._federation.cohort.holders))
+        return len(able - self._lost.get(number, set())) < self.smallest
+
+    def named(self, channel: str, round_number: int | None) -> bool:
+        """Whether the survivors of this sum were named, so that it is opened without more vectors."""
+        return self._memory.named(self._number(channel, round_number)) is not None
 
     def _prepared(self, number: int, ask: Ask) -> Block:
         """The block of this number: keys, shares, signatures on the roster, agreement.
 
-        Where too few answered to go on, those who did not are asked again before the next sum of the block.
+        Where too few answered to go on, those who did not are asked again before the next sum of the block. Who did not
+        do its part of the last sum is asked whether it still masks: else the others would pay for a sum without it.
         """
+        sure = self._sure.setdefault(number, set())
         block = self._blocks[number] if number in self._blocks else self._memory.block(number)
-        if len(block.agreed) < self.smallest:
-            for step in (self._with_keys, self._with_shares, self._with_signatures, self._with_agreement):
+        whole = len(block.agreed) >= self.smallest
+        if not whole or not sure.issuperset(block.signers):
+            preparing = () if whole else (self._with_keys, self._with_shares, self._with_signatures)
+            for step in (*preparing, self._with_agreement):
                 after = step(block, ask)
                 if after is None:
                     break
@@ -381,23 +431,39 @@ class SecureSums(Sums):
         if block.holders:
             return block
         asked = MaskKeysRequest(block.number)
-        replies = _asked(ask, range(self._federation.cohort.holders), lambda k: asked)
-        keys = {k: found for k, r in replies.items() if (found := self._keys(k, block.number, r)) is not None}
-        if len(keys) < self.smallest:
+        replies = self._asked(ask, range(self._federation.cohort.holders), lambda k: asked)
+        made = {k: found for k, r in replies.items() if (found := self._keys(k, block.number, r)) is not None}
+        if len(made) < self.smallest:
             return None
-        return replace(block, holders=tuple(sorted(keys)), keys=self._messages.all_keys(keys)[1])
+        holders = tuple(sorted(made))
+        chosen = np.array([made[k][1] for k in holders], dtype="<u4").tobytes()
+        keys = self._messages.all_keys({k: keys for k, (keys, _) in made.items()})[1]
+        return replace(block, holders=holders, keys=keys, chosen=chosen)
 
     def _with_shares(self, block: Block, ask: Ask) -> Block | None:
         """Shares of those who sent keys; when they are enough, their senders are the roster."""
         if block.roster:
             return block
-        messages, missing = self._messages, [k for k in block.holders if k not in block.senders]
-        request = MaskSharesRequest(block.number, np.array(block.holders, dtype=np.int64), block.keys)
-        replies = _asked(ask, missing, lambda k: request)
+        messages, missing = self._messages, sorted(set(block.holders) - set(block.senders))
+        everybody = MaskSharesRequest(block.number, np.array(block.holders, dtype=np.int64), block.keys)
+        drawn, present = block.drawn(), frozenset(block.holders)
+        listed = dict(zip(block.holders, messages.parts(block.keys, len(block.holders)), strict=True))
+
+        def receivers(k: int) -> list[int]:
+            return [j for j in (block.holders if drawn is None else drawn[k]) if j in present and j != k]
+
+        def request(k: int) -> MaskSharesRequest:
+            if drawn is None:
+                return everybody
+            these = {j: listed[j] for j in (*receivers(k), k)}
+            return MaskSharesRequest(block.number, named(these), joined(these))
+
+        replies = self._asked(ask, missing, request)
         sealed = dict(zip(block.senders, messages.parts(block.sealed, len(block.senders)), strict=True))
         for k, reply in replies.items():
-            if (sent := self._shares(k, set(block.holders), reply)) is not None:
-                sealed[k] = joined(sent)
+            if (sent := self._shares(k, set(receivers(k)), reply)) is not None:
+                absent = {} if drawn is None else {j: bytes(messages.shares_size) for j in drawn[k]}
+                sealed[k] = joined({**absent, **sent})
         senders = tuple(sorted(sealed))
         roster = senders if len(senders) >= self.smallest else ()
         return replace(block, senders=senders, sealed=joined(sealed), roster=roster)
@@ -406,17 +472,9 @@ class SecureSums(Sums):
         """Signatures on the roster."""
         if not block.roster:
             return None
-        messages, roster = self._messages, block.roster
-        sealed: dict[int, dict[int, bytes]] = {}
-        for sender, parts in zip(block.senders, messages.parts(block.sealed, len(block.senders)), strict=True):
-            others = [k for k in block.holders if k != sender]
-            sealed[sender] = dict(zip(others, messages.parts(parts, len(others)), strict=True))
-        listed = messages.all_keys(self._roster_keys(block))
-
-        def request(k: int) -> RosterRequest:
-            return RosterRequest(block.number, *listed, joined({j: sealed[j][k] for j in roster if j != k}))
-
-        replies = _asked(ask, [k for k in roster if k not in block.signers], request)
+        messages = self._messages
+        signed_before = frozenset(block.signers)
+        replies = self._asked(ask, [k for k in block.roster if k not in signed_before], self._roster_requests(block))
         signed = {
             k: r.roster + r.signature
             for k, r in replies.items()
@@ -425,16 +483,66 @@ class SecureSums(Sums):
         signed |= dict(zip(block.signers, messages.parts(block.signatures, len(block.signers)), strict=True))
         return replace(block, signers=tuple(sorted(signed)), signatures=joined(signed))
 
+    def _roster_requests(self, block: Block) -> Callable[[int], RosterRequest]:
+        """What each holder is shown of the roster: all keys, or those of its neighbours and the digests of the rest."""
+        messages, roster, drawn, size = self._messages, block.roster, block.drawn(), self._messages.shares_size
+        sealed = dict(zip(block.senders, messages.parts(block.sealed, len(block.senders)), strict=True))
+        places = {
+            k: {j: i for i, j in enumerate(others)}
+            for k, others in ((k, [j for j in block.holders if j != k]) for k in (roster if drawn is None else ()))
+        }
+
+        def share(sender: int, receiver: int) -> bytes:
+            at = places[sender][receiver] if drawn is None else bisect_left(drawn[sender], receiver)
+            return sealed[sender][size * at : size * (at + 1)]
+
+        keys = self._roster_keys(block)
+        if drawn is None:
+            listed = messages.all_keys(keys)
+
+            def among_all(k: int) -> RosterRequest:
+                return RosterRequest(block.number, *listed, joined({j: share(j, k) for j in roster if j != k}))
+
+            return among_all
+        graph, whole = Graph(roster, drawn), Roster.of(keys)
+
+        def among_neighbours(k: int) -> RosterRequest:
+            near = messages.all_keys({j: keys[j] for j in (*graph.neighbours(k), k)})
+            given = {j: share(j, k) for j in graph.givers(k)}
+            return RosterRequest(block.number, *near, joined(given), named(given), whole.holders, whole.digests)
+
+        return among_neighbours
+
     def _with_agreement(self, block: Block, ask: Ask) -> Block | None:
         """Who masks for the roster, because enough holders signed it."""
         if len(block.signers) < self._federation.cohort.threshold:
             return None
         parts = zip(block.signers, self._messages.parts(block.signatures, len(block.signers)), strict=True)
-        signed = [RosterSignature(k, block.number, p[:_DIGEST], p[_DIGEST:]) for k, p in parts]
-        agree = self._messages.agree_request(block.number, signed)
-        replies = _asked(ask, [k for k in block.signers if k not in block.agreed], lambda k: agree)
-        agreed = {k for k, r in replies.items() if isinstance(r, RosterAgreed)} | set(block.agreed)
-        return replace(block, agreed=tuple(sorted(agreed)))
+        signed = {k: RosterSignature(k, block.number, p[:_DIGEST], p[_DIGEST:]) for k, p in parts}
+        drawn, sure = block.drawn(), self._sure.setdefault(block.number, set())
+        everybody = self._messages.agree_request(block.number, [] if drawn else list(signed.values()))
+
+        def request(k: int) -> AgreeRequest:
+            if drawn is None:
+                return everybody
+            return self._messages.agree_request(block.number, [signed[j] for j in drawn[k] if j in signed])
+
+        replies = self._asked(ask, [k for k in block.signers if k not in sure], request)
+        sure |= {k for k, r in replies.items() if isinstance(r, RosterAgreed)}
+        return replace(block, agreed=tuple(sorted(sure)))
+
+    def _asked(self, ask: Ask, clients: Sequence[int], request: Callable[[int], Asked]) -> dict[int, Any]:
+        """The replies, by client. Among neighbours requests are long, and not all of them are made at once."""
+        found: dict[int, Any] = {}
+        at_once = max(len(clients), 1) if self._federation.neighbours is None else _AT_ONCE
+        for begin in range(0, len(clients), at_once):
+            found |= _asked(ask, clients[begin : begin + at_once], request)
+        for k, reply in found.items():
+            if isinstance(reply, BlockLost):
+                self._lost.setdefault(reply.block, set()).add(k)
+            elif isinstance(reply, RosterAgreed):
+                self._lost.get(reply.block, set()).discard(k)
+        return found
 
     def _roster_keys(self, block: Block) -> dict[int, PublicKeys]:
         """The keys of everybody on the roster."""
@@ -442,27 +550,28 @@ class SecureSums(Sums):
         keys = self._messages.read_all_keys(block.number, holders, block.keys)
         return {k: keys[k] for k in block.roster}
 
-    def _keys(self, holder: int, block: int, reply: Any) -> PublicKeys | None:
-        """A holder's keys, if they are its own."""
+    def _keys(self, holder: int, block: int, reply: Any) -> tuple[PublicKeys, tuple[int, ...]] | None:
+        """A holder's keys, if they are its own, and the neighbours that it drew."""
         federation, messages = self._federation, self._messages
         try:
             if not isinstance(reply, MaskKeys) or reply.block != block:
                 return None
             keys = messages.read_keys(holder, block, reply.keys)
             federation.require_signed(holder, federation.keys_text(keys), keys.signature, "The key")
+            chosen = messages.drawn(holder, reply.chosen)
         except Refused:
             return None
-        return keys
+        return keys, chosen
 
-    def _shares(self, holder: int, everyone: set[int], reply: Any) -> Mapping[int, bytes] | None:
-        """A holder's shares, if there is one for everybody else."""
+    def _shares(self, holder: int, receivers: set[int], reply: Any) -> Mapping[int, bytes] | None:
+        """A holder's shares, if there is one for everybody who must have one."""
         try:
             if not isinstance(reply, MaskShares):
                 return None
             sealed = self._messages.read_shares(holder, reply).sealed
         except Refused:
             return None
-        return sealed if set(sealed) == everyone - {holder} else None
+        return sealed if set(sealed) == receivers else None
 
     # ---- when contributions have arrived
 
@@ -516,7 +625,13 @@ class SecureSums(Sums):
                     masked = opened_envelope(data, name)[0] if arrived is None else arrived.masked
                     length = total.length if arrived is None else arrived.vector.header.length
                     server = server or MaskingServer(
-                        self._federation, number, keys, length, added_elsewhere=True, terms=self.terms
+                        self._federation,
+                        number,
+                        keys,
+                        length,
+                        added_elsewhere=True,
+                        terms=self.terms,
+                        chosen=block.drawn(),
                     )
                     _require_same(masked.holder == k and length == server.length, k)
                     server.check(masked)
@@ -530,22 +645,25 @@ class SecureSums(Sums):
                 envelopes.append(envelope(masked))
             if server is None:
                 raise Unopened(f"Sum {number} has no vectors: nothing opens.")
-            requests = {k: self._messages.unmask_request(r) for k, r in server.close().items()}
+            requests = server.close()
             self._memory.keep(NamedSum(number, tuple(members), tuple(envelopes), total.masked().to_bytes()))
-            for k, reply in _asked(ask, block.agreed, requests.__getitem__).items():
-                self._answer(server, k, reply)
+            asked = self._asked(ask, block.agreed, lambda k: self._messages.unmask_request(requests[k]))
+            answered = {k for k, reply in asked.items() if self._answer(server, k, reply)}
+            self._sure.setdefault(block.number, set()).update(answered.intersection(members))
             return total.total(server.left_over()), tuple(members)
         except Unopened as unopened:
             self._note(members or list(contributions), channel, round_number, str(unopened))
             return None
 
-    def _answer(self, server: MaskingServer, holder: int, reply: Any) -> None:
+    def _answer(self, server: MaskingServer, holder: int, reply: Any) -> bool:
         """Take a holder's shares; those that are not what was asked for count as absent."""
         try:
             if isinstance(reply, SumUnmasked):
                 server.answer(self._messages.read_unmasked(holder, reply))
+                return True
         except (InputError, Refused):
-            return
+            return False
+        return False
 
     def _note(self, clients: Sequence[int], channel: str, round_number: int | None, reason: str) -> None:
         self._notes += [Absence(round_number, k, channel, reason) for k in clients]

@@ -45,14 +45,16 @@ def collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, Any] | N
             "smallest_cohort": c,
             "honest_shares": shares,
             "epsilon_beyond": beyond,
-            "within": f"The run's ε: against the server together with at most {k} of the {n} data holders, and against "
+            "within": f"The run's ε: against the server{_truthful(cohort)} together with at most {k} of the {n} data "
+            "holders, and against "
             f"everybody who gets the model. They learn sums of the vectors of at least {shares} honest data holders, "
             "and nothing about any single one; the noise of those alone carries the ε.",
             "beyond": f"If more than {k} data holders pool what they see with the server, the larger ε holds "
             "(epsilon_beyond; none is stated for a plan of two phases): then only a data holder's own share of the "
             "noise is certain to hide its records.",
             "assumes": "Every honest data holder draws its share of the noise, its keys stay its own, and nobody "
-            "breaks the ciphers of the masks (X25519, Ed25519, AES-256): what hides single vectors is computational.",
+            "breaks the ciphers of the masks (X25519, Ed25519, AES-256): what hides single vectors is computational."
+            + (NEIGHBOURS if cohort.among_neighbours else ""),
         }
     return {
         "nobody": "The run's ε: against the server, which opens nothing, and against every client, which opens sums "
@@ -62,6 +64,19 @@ def collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, Any] | N
         "and no client reads the others' traffic, which its key opens. Every further client that pools what it knows "
         "with another takes one share away.",
     }
+
+
+NEIGHBOURS = (
+    " Each of so many data holders masks with few others, which it draws itself. So the server must tell all data "
+    "holders the same, and truly, who takes part and whose vectors arrived, and nobody may drop out because of who "
+    "masks with whom: a server that calls all neighbours of a data holder dead, or some of its friends, can open that "
+    "holder's vector, and then the larger ε (epsilon_beyond) is what holds. But for a probability of 2⁻⁸⁰ in every "
+    "block of sums, colluders do not have the shares of an honest neighbour, and honest data holders are connected."
+)
+
+
+def _truthful(cohort: Cohort) -> str:
+    return ", if it does not lie about survivors," if cohort.among_neighbours else ""
 
 
 def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, float]:
@@ -312,9 +327,9 @@ def _claim(
         )
     if shared and cohort is not None:
         return (
-            f"{whom}, everything that the server and at most {cohort.colluders} of the {cohort.holders} data holders "
-            f"see together, and the model, is (ε, δ)-differentially private; if more of them collude, the larger ε "
-            f"holds (collusion).{also}"
+            f"{whom}, everything that the server{_truthful(cohort)} and at most {cohort.colluders} of the "
+            f"{cohort.holders} data holders see together, and the model, is (ε, δ)-differentially private; if more of "
+            f"them collude{', or it lies' if cohort.among_neighbours else ''}, the larger ε holds (collusion).{also}"
         )
     if shared:
         return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from privfair.numbers import shown
 from privfair.run_names import has_inferred_schema, has_noise_in_shares
+from privfair.secure_aggregation.neighbours import COMPLETE_UP_TO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,6 +75,8 @@ def _masked(collusion: Collusion, epsilon: Epsilon | None) -> str:
     """Whom ε is for where noise came in shares under masks, and the ε beyond that."""
     whom = " and ".join(f"{k} of {n} data holders" for n, k, _ in collusion.cohorts)
     text = f"Noise came in shares of masked sums: ε holds against the server together with at most {whom}."
+    if any(n > COMPLETE_UP_TO for n, _, _ in collusion.cohorts):
+        text += f" With more than {COMPLETE_UP_TO:,} data holders it assumes that the server does not lie about survivors."
     if epsilon is None:
         return text
     larger = epsilon.rdp if epsilon.pld is None else epsilon.pld

@@ -313,6 +313,14 @@ class Sums:
         """Those of the clients that can contribute to this sum; nobody, where too few of them can."""
         return list(clients)
 
+    def lost(self, channel: str, round_number: int | None) -> bool:
+        """Whether this sum can never open, so that a run goes on without it."""
+        return False
+
+    def named(self, channel: str, round_number: int | None) -> bool:
+        """Whether it is settled already whose contributions are in this sum."""
+        return False
+
     def add(
         self, channel: str, round_number: int | None, contributions: Mapping[int, bytes], ask: Any
     ) -> Summed | None:

@@ -22,6 +22,10 @@ it; each has a test that fails without it (tests/aggregation/test_masking.py):
 - Masks are for the terms that a holder agreed to (noise, grid, shares). With a finer grid for one holder than for the
   others, their noise would be too little for it; so masks of holders with different terms do not cancel.
 
+Among more than 1,000 holders each has masks and shares with few others (`Neighbourhood`: Bell et al. 2020). Each draws
+its neighbours itself, in the answer that has its keys. Signatures of t of its own neighbours stand for those of t of
+all holders. What this promises is less: the server must tell all the same survivors, and those must be who sent.
+
 Beyond masks, holders may share a group key (which the server lacks, and a colluder has). Then all of them add the same
 pad, which hides the sum from the server, and three check values, which let a holder refuse a sum that the server made
 up or changed: additive tampering passes with probability m⁻³ ≈ 2⁻⁹⁰.
@@ -30,17 +34,19 @@ up or changed: additive tampering passes with probability m⁻³ ≈ 2⁻⁹⁰.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
-from privfair.codec import Payload
+from privfair.codec import Payload, unless
 from privfair.secure_aggregation.masks import (
     MODULUS,
     SHARE_BYTES,
@@ -50,6 +56,8 @@ from privfair.secure_aggregation.masks import (
     MaskingRefused,
     PublicKeys,
     Reconstruction,
+    Requests,
+    Roster,
     RosterSignature,
     UnmaskRequest,
     UnmaskShares,
@@ -60,6 +68,9 @@ from privfair.secure_aggregation.masks import (
     pair_seed,
     split_secret,
 )
+from privfair.secure_aggregation.neighbours import Graph
+
+_STREAMS = 1_024  # masks that are taken off in one pass: each has a cipher of its own
 
 # ---- A holder
 
@@ -75,6 +86,8 @@ class _Block:
     sent: tuple[bytes, KeyShares] | None = None  # its shares, and the digest of the keys that they were made for
     roster: bytes = b""
     agreed: bool = False
+    chosen: tuple[int, ...] = ()  # the neighbours that this holder drew; none where all are
+    members: bytes = b""  # a bit for each holder: who is on the roster, where its keys are not all known
 
 
 @dataclass
@@ -84,7 +97,7 @@ class _Sum:
     masked: bool = False
     sent: MaskedVector | None = None  # what was sent, as long as this process lives
     seed_share: bytes = b""  # its own share of its own seed
-    survivors: tuple[int, ...] | None = None
+    survivors: bytes | None = None  # a bit for each holder
     answer: UnmaskShares | None = None
     over: bool = False
 
@@ -106,6 +119,8 @@ class KeptBlock:
     sealed: Payload
     roster: Payload
     agreed: bool
+    chosen: Annotated[tuple[int, ...], unless(())] = ()
+    members: Annotated[Payload, unless(b"")] = b""
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,8 @@ class MaskingHolder:
             who = tuple(sorted(shares))
             if not s.over:
                 parts = b"".join(shares[k] for k in who)
-                sums.append(KeptSum(n, s.masked, s.seed_share, s.survivors or (), who, parts))
+                named = () if s.survivors is None else _from_bits(s.survivors)
+                sums.append(KeptSum(n, s.masked, s.seed_share, named, who, parts))
         return KeptMasks(tuple(self._kept_block(n, block) for n, block in sorted(self._blocks.items())), tuple(sums))
 
     def _kept_block(self, number: int, block: _Block) -> KeptBlock:
@@ -173,6 +189,8 @@ class MaskingHolder:
             sealed=b"".join(sealed[k] for k in sorted(sealed)),
             roster=block.roster,
             agreed=block.agreed,
+            chosen=block.chosen,
+            members=block.members,
         )
 
     def restore(self, kept: KeptMasks) -> None:
@@ -190,11 +208,14 @@ class MaskingHolder:
                 (one.sent_for, KeyShares(self.holder, one.number, sealed)) if one.sent_for else None,
                 one.roster,
                 one.agreed,
+                one.chosen,
+                one.members,
             )
         for s in kept.sums:
             answered = dict(zip(s.answered, _split(s.shares, len(s.answered)), strict=True))
             answer = UnmaskShares(self.holder, s.number, answered) if answered else None
-            self._sums[s.number] = _Sum(s.masked, None, s.seed_share, s.survivors or None, answer)
+            named = self._bits(s.survivors) if s.survivors else None
+            self._sums[s.number] = _Sum(s.masked, None, s.seed_share, named, answer)
 
     # 1 ---- prepared ahead, without data
 
@@ -211,8 +232,19 @@ class MaskingHolder:
         unsigned = PublicKeys(self.holder, block, made.encryption.public_key().public_bytes_raw(), masks, b"")
         signature = self._identity.sign(self.federation.keys_text(unsigned))
         made.keys[self.holder] = PublicKeys(self.holder, block, unsigned.encryption, masks, signature)
+        if self.federation.neighbours is not None:
+            made.chosen = self._drawn(self.federation.neighbours.degree)
         self._blocks[block] = made
         return made.keys[self.holder]
+
+    def _drawn(self, degree: int) -> tuple[int, ...]:
+        """So many of the other holders, every set of them with the same probability."""
+        drawn = secrets.SystemRandom().sample(range(self.federation.cohort.holders - 1), degree)
+        return tuple(sorted(k + (k >= self.holder) for k in drawn))
+
+    def chosen(self, block: int) -> tuple[int, ...] | None:
+        """The neighbours that this holder drew with its keys, once for a block; None where everybody is one."""
+        return None if self.federation.neighbours is None else self._block(block).chosen
 
     def shares(self, block: int, keys: Mapping[int, PublicKeys]) -> KeyShares:
         """Shares of this holder's mask keys for everybody who sent keys, encrypted for each; once for a block."""
@@ -224,35 +256,52 @@ class MaskingHolder:
                 raise MaskingRefused(f"Shares of block {block} were made already, for other keys.")
             return mine.sent[1]
         secrets_by_sum = {number: key.private_bytes_raw() for number, key in mine.masks.items()}
-        everyone, t = sorted(keys), self.federation.cohort.threshold
+        everyone, t = sorted(keys), self.federation.threshold
+        if self.federation.neighbours is not None:
+            everyone = [k for k in mine.chosen if k in keys]
+            if len(everyone) < t or len(everyone) != len(keys) - 1:
+                raise MaskingRefused(
+                    f"{len(everyone)} of the {len(keys) - 1} others are neighbours that this holder drew, "
+                    f"and at least {t} must be, and no others."
+                )
         split = {number: split_secret(secret, everyone, t) for number, secret in secrets_by_sum.items()}
         for number, parts in split.items():
-            mine.shares.setdefault(number, {})[self.holder] = parts[self.holder]
+            mine.shares[number] = {self.holder: parts[self.holder]} if self.holder in parts else {}
         sealed = {
             other: self._sealed(block, keys[other], "mask keys", b"".join(parts[other] for parts in split.values()))
             for other in everyone
             if other != self.holder
         }
         mine.sent = (receivers, KeyShares(self.holder, block, sealed))
+        if self.federation.neighbours is not None:
+            mine.keys = dict(keys)  # those of the roster take their place
         return mine.sent[1]
 
-    def sign_roster(self, block: int, keys: Mapping[int, PublicKeys], sealed: Mapping[int, bytes]) -> RosterSignature:
-        """Sign the roster: who sent keys, and shares to this holder (`sealed`, by sender). One roster a block."""
-        mine = self._block(block)
+    def sign_roster(
+        self, block: int, keys: Mapping[int, PublicKeys], sealed: Mapping[int, bytes], roster: Roster | None = None
+    ) -> RosterSignature:
+        """Sign the roster: who sent keys, and shares to this holder (`sealed`, by sender). One roster a block.
+
+        Among neighbours, `keys` are those of the neighbours on the `roster`: of whom this holder drew, and who drew it.
+        """
+        mine, sparse = self._block(block), self.federation.neighbours is not None
         self._require_keys(block, keys)
         if mine.sent is None:
             raise MaskingRefused(f"This holder has not sent its own shares of block {block} yet.")
-        missing = sorted(set(keys) - set(sealed) - {self.holder})
+        missing = sorted(set(keys) - set(sealed) - {self.holder} - set(mine.chosen))
         if missing:
             raise MaskingRefused(f"Holder {missing[0]} is on the roster of block {block}, and sent no shares.")
-        digest = self.federation.roster_digest(block, keys)
+        if sparse:
+            digest = self._listed(block, mine, keys, sealed, roster)
+        else:
+            digest = self.federation.roster_digest(block, keys)
         if mine.roster and mine.roster != digest:
             raise MaskingRefused(f"Another roster of block {block} is signed already: nobody masks for two.")
         if mine.roster:
             return RosterSignature(self.holder, block, digest, self._identity.sign(self._roster_text(block, digest)))
         numbers = list(self.federation.numbers(block))
         received: dict[int, bytes] = {}
-        for other in sorted(set(keys) - {self.holder}):
+        for other in sorted(sealed if sparse else set(keys) - {self.holder}):
             received[other] = self._opened(block, keys[other], "mask keys", sealed[other])
             if len(received[other]) != SHARE_BYTES * len(numbers):
                 raise MaskingRefused(f"The shares of holder {other} are not those of {len(numbers)} mask keys.")
@@ -260,25 +309,63 @@ class MaskingHolder:
             place = slice(SHARE_BYTES * i, SHARE_BYTES * (i + 1))
             mine.shares[number] |= {other: opened[place] for other, opened in received.items()}
         mine.roster, mine.keys = digest, dict(keys)
+        if roster is not None and sparse:
+            mine.members = self._bits(roster.holders)
         return RosterSignature(self.holder, block, digest, self._identity.sign(self._roster_text(block, digest)))
+
+    def _listed(
+        self,
+        block: int,
+        mine: _Block,
+        keys: Mapping[int, PublicKeys],
+        sealed: Mapping[int, bytes],
+        roster: Roster | None,
+    ) -> bytes:
+        """The digest of a roster among neighbours, if it is whole and has this holder's own neighbours."""
+        if roster is None or len(roster.holders) < self.federation.cohort.smallest:
+            raise MaskingRefused(f"The roster of block {block} must name {self.federation.cohort.smallest} holders.")
+        named, n = np.asarray(roster.holders), self.federation.cohort.holders
+        if named[0] < 0 or named[-1] >= n or np.any(np.diff(named) <= 0) or len(roster.digests) != 32 * len(named):
+            raise MaskingRefused(f"The roster of block {block} names holders that do not exist, or not in their order.")
+        if not all(roster.has(theirs) for theirs in keys.values()) or not set(sealed) <= set(keys) - {self.holder}:
+            raise MaskingRefused(f"The keys of block {block} are not those of the roster.")
+        there = [k for k in mine.chosen if roster.place(k) is not None]
+        shared = set() if mine.sent is None else set(mine.sent[1].sealed)
+        if len(there) < self.federation.threshold or not set(there) <= set(keys) & shared:
+            raise MaskingRefused(f"The roster of block {block} lacks neighbours that this holder drew, or their keys.")
+        return self.federation.listed_digest(block, roster)
+
+    def has(self, block: int) -> bool:
+        """Whether this holder made keys for a block, and knows them."""
+        return block in self._blocks
 
     def agree(self, block: int, signatures: Iterable[RosterSignature]) -> None:
         """Go on with the roster if t holders signed it; without this nothing is masked."""
         mine = self._block(block)
         if not mine.roster:
             raise MaskingRefused(f"The roster of block {block} is not signed by this holder yet.")
-        signers = set()
+        signers: set[int] = set()
+        sparse, least = self.federation.neighbours is not None, self.federation.threshold
+        asked = set(self._receivers(mine))
         for signed in signatures:
-            if signed.holder in mine.keys and signed.roster == mine.roster:
+            if sparse and len(signers) >= least:
+                break
+            if signed.holder in asked and signed.roster == mine.roster:
                 text = self._roster_text(block, mine.roster)
                 self.federation.require_signed(signed.holder, text, signed.signature, "The roster")
                 signers.add(signed.holder)
-        if len(signers) < self.federation.cohort.threshold:
+        if len(signers) < least:
             raise MaskingRefused(
-                f"{len(signers)} holders signed this roster of block {block}, and "
-                f"{self.federation.cohort.threshold} must have: others may have got another."
+                f"{len(signers)} {'neighbours' if sparse else 'holders'} signed this roster of block {block}, and "
+                f"{least} must have: others may have got another."
             )
         mine.agreed = True
+
+    def _receivers(self, mine: _Block) -> list[int]:
+        """Who has shares of this holder's secrets: everybody on the roster, or the neighbours that it drew."""
+        if self.federation.neighbours is None:
+            return sorted(mine.keys)
+        return [k for k in mine.chosen if k in mine.keys]
 
     # 2 ---- mask
 
@@ -300,15 +387,16 @@ class MaskingHolder:
         minus = [s for other, s in pairs.items() if other < self.holder]
         words = np.asarray(values, dtype=np.uint32)
         masked = combined(words.size, plus, minus, words)
-        parts = split_secret(seed, sorted(mine.keys), self.federation.cohort.threshold)
+        receivers = self._receivers(mine)
+        parts = split_secret(seed, receivers, self.federation.threshold)
         commitment = commitment_of(seed)
         text = self.federation.commitment_text(self.holder, number, mine.roster, commitment)
         sealed = {
-            other: self._sealed(block_number, keys, f"seed {number}", parts[other], commitment)
-            for other, keys in mine.keys.items()
+            other: self._sealed(block_number, mine.keys[other], f"seed {number}", parts[other], commitment)
+            for other in receivers
             if other != self.holder
         }
-        entry.seed_share = parts[self.holder]
+        entry.seed_share = parts.get(self.holder, b"")
         entry.masked, entry.sent = (
             True,
             MaskedVector(
@@ -339,32 +427,33 @@ class MaskingHolder:
 
     def unmask(self, request: UnmaskRequest) -> UnmaskShares:
         """The one answer for a sum. Another set of survivors is refused; the same gets the same answer."""
-        number, survivors = request.number, tuple(sorted(set(request.survivors)))
+        number, survivors = request.number, frozenset(request.survivors)
         block = self._block(self.federation.block_of(number))
         entry = self._sums.setdefault(number, _Sum())
         if entry.over or (block.agreed and number not in block.masks):
             raise MaskingRefused(f"Sum {number} is over.")
         if entry.survivors is not None:
-            if entry.survivors != survivors or entry.answer is None:
+            if entry.survivors != self._bits(survivors) or entry.answer is None:
                 raise MaskingRefused(f"Another set of survivors of sum {number} was answered already.")
             return entry.answer
         if not block.agreed:
             raise MaskingRefused(f"The roster of sum {number} is not agreed on.")
-        least, roster = self.federation.cohort.smallest, set(block.keys)
-        if len(survivors) < least or not set(survivors) <= roster:
+        least, held = self.federation.cohort.smallest, sorted(block.shares[number])  # of whom it has shares
+        if len(survivors) < least or not self._on_roster(block, survivors):
             raise MaskingRefused(f"Sum {number} names {len(survivors)} survivors of the roster, and {least} must be.")
-        shares = {other: block.shares[number][other] for other in sorted(roster - set(survivors))}
-        for other in survivors:
-            shares[other] = self._seed_share(block, number, other, request, entry)
-        entry.survivors = survivors
+        if self.holder in survivors and not entry.masked:
+            raise MaskingRefused(f"This holder is said to have survived sum {number}, and sent nothing for it.")
+        shares = {other: block.shares[number][other] for other in held if other not in survivors}
+        for other in held:
+            if other in survivors:
+                shares[other] = self._seed_share(block, number, other, request, entry)
+        entry.survivors = self._bits(survivors)
         entry.answer = UnmaskShares(self.holder, number, shares)
         return entry.answer
 
     def _seed_share(self, block: _Block, number: int, other: int, request: UnmaskRequest, entry: _Sum) -> bytes:
         """This holder's share of a survivor's seed, which the survivor committed to under this roster."""
         if other == self.holder:
-            if not entry.masked:
-                raise MaskingRefused(f"This holder is said to have survived sum {number}, and sent nothing for it.")
             return entry.seed_share
         if other not in request.commitments or other not in request.sealed:
             raise MaskingRefused(f"The share of survivor {other} is missing.")
@@ -394,23 +483,43 @@ class MaskingHolder:
 
     # ---- helpers
 
+    def _bits(self, holders: Iterable[int] | NDArray[np.int64]) -> bytes:
+        """A bit for each holder of the federation; numbers that are none are no part of it."""
+        named, n = np.fromiter(holders, dtype=np.int64), self.federation.cohort.holders
+        present = np.zeros(n, dtype=np.bool_)
+        present[named[(named >= 0) & (named < n)]] = True
+        return np.packbits(present).tobytes()
+
+    def _on_roster(self, block: _Block, holders: frozenset[int]) -> bool:
+        """Whether all of these are on the roster of a block."""
+        if self.federation.neighbours is None:
+            return holders <= set(block.keys)
+        if not all(0 <= k < self.federation.cohort.holders for k in holders):
+            return False
+        named = np.frombuffer(self._bits(holders), dtype=np.uint8)
+        return not np.any(named & ~np.frombuffer(block.members, dtype=np.uint8))
+
     def _block(self, block: int) -> _Block:
         if block not in self._blocks:
             raise MaskingRefused(f"Block {block} was not prepared: its keys are asked for first.")
         return self._blocks[block]
 
     def _require_keys(self, block: int, keys: Mapping[int, PublicKeys]) -> None:
-        """Raise unless these are signed keys of at least c holders, this one among them, with its own keys."""
+        """Raise unless these are signed keys of at least c holders, this one among them, with its own keys.
+
+        Among neighbours there are fewer keys, and it is the roster that must name c holders.
+        """
         own = self._block(block).keys.get(self.holder)
         if own is None or keys.get(self.holder) != own:
             raise MaskingRefused("The keys that are said to be of this holder are not its own.")
         least = self.federation.cohort.smallest
-        if len(keys) < least:
+        if len(keys) < least and self.federation.neighbours is None:
             raise MaskingRefused(f"{len(keys)} holders sent keys, and no sum is of fewer than {least}.")
         for holder, theirs in keys.items():
             if theirs.holder != holder or theirs.block != block or len(theirs.masks) != self.federation.sums_per_block:
                 raise MaskingRefused(f"The keys of holder {holder} are not of block {block}.")
-            self.federation.require_signed(holder, self.federation.keys_text(theirs), theirs.signature, "The key")
+            if self._block(block).keys.get(holder) != theirs:  # else they were checked before
+                self.federation.require_signed(holder, self.federation.keys_text(theirs), theirs.signature, "The key")
 
     def _roster_text(self, block: int, digest: bytes) -> bytes:
         return self.federation.context("sign roster", block, digest)
@@ -442,6 +551,10 @@ def _split(data: bytes, count: int) -> list[bytes]:
     return [data[size * i : size * (i + 1)] for i in range(count)]
 
 
+def _from_bits(bits: bytes) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(np.unpackbits(np.frombuffer(bits, dtype=np.uint8))).tolist())
+
+
 # ---- The server
 
 
@@ -460,19 +573,31 @@ class MaskingServer:
         *,
         added_elsewhere: bool = False,
         terms: bytes = b"",
+        chosen: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         """`keys`: the roster's; `length`: of the vectors, with their check values; `terms`: what holders mask under.
+
+        `chosen`: the neighbours that each holder drew, where not everybody is one.
 
         `added_elsewhere`: masked vectors come without their values, which somebody else adds (under encryption).
         """
         self.federation, self.number, self.length = federation, number, length
         self._elsewhere, self._terms = added_elsewhere, terms
         self._place = number - federation.numbers(federation.block_of(number)).start
-        self._keys, self._roster = dict(keys), federation.roster_digest(federation.block_of(number), keys)
+        if (chosen is None) != (federation.neighbours is None):
+            raise InputError("chosen", "must be given exactly where holders draw neighbours", chosen is not None)
+        block = federation.block_of(number)
+        self._keys, self._graph = dict(keys), Graph(keys, chosen)
+        self._roster = (
+            federation.roster_digest(block, keys)
+            if chosen is None
+            else federation.listed_digest(block, Roster.of(keys))
+        )
         self._arrived: dict[int, MaskedVector] = {}
         self._total = np.zeros(0 if added_elsewhere else length, dtype=np.int64)
         self.survivors: tuple[int, ...] = ()
         self._answers: dict[int, UnmaskShares] = {}
+        self._used: Reconstruction | None = None
 
     def check(self, masked: MaskedVector) -> None:
         """Raise unless this masked vector is of this sum and of its holder."""
@@ -483,7 +608,7 @@ class MaskingServer:
             raise InputError(name, f"must be the one vector of somebody on the roster of sum {self.number}", "another")
         if len(masked.values) != (0 if self._elsewhere else 4 * self.length):
             raise InputError(name, f"must have {self.length} values of 4 bytes", f"{len(masked.values)} bytes")
-        if set(masked.sealed) != set(self._keys) - {masked.holder}:
+        if set(masked.sealed) != set(self._graph.receivers(masked.holder)) - {masked.holder}:
             raise InputError(name, "must come with a share of its seed for everybody else on the roster", "others")
         text = self.federation.commitment_text(masked.holder, self.number, self._roster, masked.commitment)
         self.federation.require_signed(masked.holder, text, masked.signature, "The seed")
@@ -495,26 +620,29 @@ class MaskingServer:
             self._total += np.frombuffer(masked.values, dtype="<u4")
         self._arrived[masked.holder] = replace(masked, values=b"")
 
-    def close(self) -> dict[int, UnmaskRequest]:
+    def close(self) -> Mapping[int, UnmaskRequest]:
         """Name the survivors: a request for everybody on the roster. Nothing is taken after this."""
         least = self.federation.cohort.smallest
         if len(self._arrived) < least:
             raise Unopened(f"Sum {self.number} has {len(self._arrived)} vectors, and {least} must be: nothing opens.")
         self.survivors = tuple(sorted(self._arrived))
-        commitments = {k: (m.commitment, m.signature) for k, m in self._arrived.items()}
-        return {
-            holder: UnmaskRequest(
-                self.number,
-                self.survivors,
-                {k: c for k, c in commitments.items() if k != holder},
-                {k: m.sealed[holder] for k, m in self._arrived.items() if k != holder},
-            )
-            for holder in self._keys
-        }
+        return Requests(self._keys, self._request)
+
+    def _request(self, holder: int) -> UnmaskRequest:
+        """What a holder needs to answer."""
+        given = [k for k in sorted(self._graph.givers(holder)) if k in self._arrived and k != holder]
+        about = {k: self._arrived[k] for k in given}
+        return UnmaskRequest(
+            self.number,
+            self.survivors,
+            {k: (m.commitment, m.signature) for k, m in about.items()},
+            {k: m.sealed[holder] for k, m in about.items()},
+        )
 
     def answer(self, shares: UnmaskShares) -> None:
         """Take a holder's answer."""
-        whole = set(shares.shares) == set(self._keys) and all(len(s) == SHARE_BYTES for s in shares.shares.values())
+        of = set(self._graph.givers(shares.holder)) if shares.holder in self._keys else set()
+        whole = set(shares.shares) == of and all(len(s) == SHARE_BYTES for s in shares.shares.values())
         if shares.number != self.number or shares.holder not in self._keys or not whole:
             name = f"answer of holder {shares.holder}"
             raise InputError(name, f"must have a share for everybody on the roster of sum {self.number}", "another")
@@ -522,27 +650,40 @@ class MaskingServer:
 
     def left_over(self) -> Words:
         """The masks that do not cancel in the sum over the survivors, modulo m."""
-        t = self.federation.cohort.threshold
-        if len(self._answers) < t:
-            raise Unopened(f"Sum {self.number} has {len(self._answers)} answers, and {t} must be: nothing opens.")
-        used = Reconstruction(sorted(self._answers)[:t])
+        least = self.federation.cohort.threshold
+        if len(self._answers) < least:
+            raise Unopened(f"Sum {self.number} has {len(self._answers)} answers, and {least} must be: nothing opens.")
         plus: list[bytes] = []
         minus: list[bytes] = []
         for holder in self.survivors:
-            seed = used.secret({k: self._answers[k].shares[holder] for k in used.holders})
+            seed = self._opened(holder)
             if commitment_of(seed) != self._arrived[holder].commitment:
                 raise Unopened(f"The shares of the seed of holder {holder} do not give what it committed to.")
             plus.append(seed)
-        for holder in sorted(set(self._keys) - set(self.survivors)):
-            secret = used.secret({k: self._answers[k].shares[holder] for k in used.holders})
-            mask_key = X25519PrivateKey.from_private_bytes(secret)
+        survived = frozenset(self.survivors)
+        for holder in sorted(set(self._keys) - survived):
+            mask_key = X25519PrivateKey.from_private_bytes(self._opened(holder))
             if mask_key.public_key().public_bytes_raw() != self._keys[holder].masks[self._place]:
                 raise Unopened(f"The shares of the mask key of holder {holder} do not give its key.")
-            for other in self.survivors:
+            for other in sorted(self._graph.neighbours(holder) & survived):
                 theirs = self._keys[other].masks[self._place]
                 seed = pair_seed(mask_key, theirs, self.federation, self.number, (holder, other), self._terms)
                 (plus if holder > other else minus).append(seed)
-        return combined(self.length, plus, minus)
+        left: Words | None = None
+        for begin in range(0, max(len(plus), len(minus)), _STREAMS):
+            part = slice(begin, begin + _STREAMS)
+            left = combined(self.length, plus[part], minus[part], left)
+        return np.zeros(self.length, dtype=np.uint32) if left is None else left
+
+    def _opened(self, holder: int) -> bytes:
+        """The secret of a holder that was answered for: its seed, or its mask key."""
+        t = self.federation.threshold
+        who = tuple(sorted(k for k in self._graph.receivers(holder) if k in self._answers)[:t])
+        if len(who) < t:
+            raise Unopened(f"{len(who)} neighbours of holder {holder} answered, and {t} must: nothing opens.")
+        if self._used is None or self._used.holders != who:  # among all holders the same serve for every secret
+            self._used = Reconstruction(who)
+        return self._used.secret({k: self._answers[k].shares[holder] for k in who})
 
     def total(self) -> Words:
         """The sum of the survivors' vectors, modulo m."""

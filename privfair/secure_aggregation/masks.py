@@ -10,7 +10,7 @@ import hmac
 import math
 import secrets
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.secure_aggregation.base import BFV_MODULUS
+from privfair.secure_aggregation.neighbours import COMPLETE_UP_TO, Neighbourhood
 
 MODULUS: Final = BFV_MODULUS  # prime: a pad that |U| holders add stays uniform in the sum for every |U| below it
 BLOCK: Final = 16_384  # values that are masked at a time: a block of all streams stays in the processor's cache
@@ -95,6 +96,11 @@ class Cohort:
         return self.smallest
 
     @property
+    def among_neighbours(self) -> bool:
+        """Whether each holder masks with few others, which is safe only if the server tells all the same survivors."""
+        return self.holders > COMPLETE_UP_TO
+
+    @property
     def honest(self) -> int:
         """h: noise is sized so that this many shares carry the claim."""
         n, k, c = self.holders, self.colluders, self.smallest
@@ -107,7 +113,10 @@ def cohort_of(config: Config, clients: int) -> Cohort | None:
         return None
     sums, privacy = config.aggregation, config.privacy
     smallest = privacy.smallest_cohort if sums.smallest_cohort is None else sums.smallest_cohort
-    return Cohort.of(clients, sums.colluders, smallest)
+    cohort = Cohort.of(clients, sums.colluders, smallest)
+    if cohort.among_neighbours:  # refused here if there are no neighbourhoods for so many colluders
+        Neighbourhood.of(cohort.holders, cohort.colluders, cohort.smallest)
+    return cohort
 
 
 # ---- Masks: uniform numbers below the modulus, from AES in counter mode
@@ -242,9 +251,32 @@ class PublicKeys:
         return PublicKeys(holder, block, parts[0], tuple(parts[1:]), data[-SIGNATURE_BYTES:])
 
 
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """Everybody who masks in a block among neighbours: numbers in their order, and the digests of their keys."""
+
+    holders: NDArray[np.int64]
+    digests: bytes
+
+    @staticmethod
+    def of(keys: Mapping[int, PublicKeys]) -> Roster:
+        """The roster of those who have these keys."""
+        return Roster(np.array(sorted(keys), dtype=np.int64), b"".join(keys[k].digest for k in sorted(keys)))
+
+    def place(self, holder: int) -> int | None:
+        """Where a holder stands; None if it is not on the roster."""
+        at = int(np.searchsorted(self.holders, holder))
+        return at if at < len(self.holders) and self.holders[at] == holder else None
+
+    def has(self, keys: PublicKeys) -> bool:
+        """Whether the holder is on the roster, with these keys."""
+        at = self.place(keys.holder)
+        return at is not None and self.digests[32 * at : 32 * (at + 1)] == keys.digest
+
+
 @dataclass(frozen=True)
 class KeyShares:
-    """A holder's shares of its mask keys of a block, encrypted for each of the others."""
+    """A holder's shares of its mask keys of a block, encrypted for each of the others (or of its neighbours)."""
 
     holder: int
     block: int
@@ -283,6 +315,26 @@ class UnmaskRequest:
     sealed: Mapping[int, bytes]
 
 
+class Requests(Mapping[int, UnmaskRequest]):
+    """A request for everybody on the roster, each made when it is looked up: together they are n² values."""
+
+    def __init__(self, holders: Iterable[int], make: Callable[[int], UnmaskRequest]) -> None:
+        """`make`: the request of a holder."""
+        self._holders, self._make = tuple(holders), make
+
+    def __getitem__(self, holder: int) -> UnmaskRequest:
+        """The request of a holder."""
+        return self._make(holder)
+
+    def __iter__(self) -> Iterator[int]:
+        """All holders on the roster."""
+        return iter(self._holders)
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._holders)
+
+
 @dataclass(frozen=True)
 class UnmaskShares:
     """A holder's one answer for a sum: of each survivor the share of its seed, of the others that of their mask key."""
@@ -304,6 +356,7 @@ class Federation:
     run: str
     plan: bytes = b""  # digest of what all holders agreed on
     sums_per_block: int = SUMS_PER_BLOCK
+    neighbours: Neighbourhood | None = None  # None: everybody masks with everybody, up to 1,000 holders
 
     def __post_init__(self) -> None:
         """Refuse a list of keys that is not one for each holder."""
@@ -312,6 +365,18 @@ class Federation:
             raise InputError("identities", rule, f"{len(set(self.identities))} different keys")
         if self.sums_per_block < 1:
             raise InputError("sums_per_block", "must be 1 or more", self.sums_per_block)
+        if self.neighbours is None and self.cohort.among_neighbours:
+            numbers = self.cohort
+            drawn = Neighbourhood.of(numbers.holders, numbers.colluders, numbers.smallest)
+            object.__setattr__(self, "neighbours", drawn)
+        if self.neighbours is not None and self.neighbours.degree >= self.cohort.holders:
+            rule = f"must be below the number of holders, {self.cohort.holders}"
+            raise InputError("degree", rule, self.neighbours.degree)
+
+    @property
+    def threshold(self) -> int:
+        """How many shares open a secret: of everybody's, or of the neighbours'."""
+        return self.cohort.threshold if self.neighbours is None else self.neighbours.threshold
 
     def context(self, kind: str, *parts: bytes | str | int) -> bytes:
         """What is signed, or bound into a derived key: a kind and its parts in this run of this plan."""
@@ -342,6 +407,17 @@ class Federation:
         """The digest of a roster and of the keys of everybody in it."""
         members = [part for holder in sorted(keys) for part in (holder, keys[holder].digest)]
         return hashlib.sha256(self.context("roster", block, *members)).digest()
+
+    def digest(self, block: int, keys: Mapping[int, PublicKeys]) -> bytes:
+        """The digest of a roster, as all its holders sign it."""
+        return (
+            self.roster_digest(block, keys) if self.neighbours is None else self.listed_digest(block, Roster.of(keys))
+        )
+
+    def listed_digest(self, block: int, roster: Roster) -> bytes:
+        """The digest of a roster among neighbours. Holders get its digests, and the keys of their neighbours alone."""
+        named = np.ascontiguousarray(roster.holders, dtype="<i8").tobytes()
+        return hashlib.sha256(self.context("sparse roster", block, named, roster.digests)).digest()
 
     def commitment_text(self, holder: int, number: int, roster: bytes, commitment: bytes) -> bytes:
         """What a holder signs of its seed."""

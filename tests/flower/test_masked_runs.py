@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,8 @@ from safetensors.numpy import load_file
 from privfair.config import Config
 from privfair.deployment.flower.link import RECORD, GridLink, unwrap
 from privfair.deployment.holder_state import MASKS
-from privfair.deployment.protocol import pack_sums, read_sums
-from privfair.federated.exchange import decode_request
+from privfair.deployment.protocol import masks_of, pack_sums, read_sums
+from privfair.federated.exchange import Unfinished, decode_request
 from privfair.federated.messages import AgreeRequest, RosterRequest, TrainRequest, UnmaskSumRequest
 from privfair.runs.assembly import build
 from privfair.runs.loop import run
@@ -146,6 +147,55 @@ def test_every_answer_is_lost_once(tmp_path: Path) -> None:
     found.serve()
     assert len(seen) >= 9
     require_same(found, local(found))
+
+
+def test_a_holder_that_lost_its_folder_costs_the_others_one_sum_and_comes_back_with_the_next_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three holders all must be in a sum: without one of them nothing opens, and nobody is asked to pay for it."""
+    for module in ("server", "holder"):  # blocks: counts, features and round 0; rounds 1 to 3; round 4
+        monkeypatch.setattr(
+            f"privfair.deployment.{module}.masks_of", lambda *about: replace(masks_of(*about), sums_per_block=3)
+        )
+    lost: list[int] = []
+
+    def losing(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        envelope: Any = unwrap(message)
+        request = decode_request(envelope["request"][0]) if envelope["kind"] == "order" else None
+        if node == 101 and not lost and isinstance(request, TrainRequest) and request.round == 1:
+            lost.append(node)
+            shutil.rmtree(tmp_path / "node-1")
+        return answer()
+
+    rounds = {"federation": {"lagged_scores": True, "rounds": 5}}
+    found = deployment(tmp_path, MASKED, FEATURES, rounds, meddle=losing)
+    checkpoint = found.serve()
+    assert lost
+    for k in (0, 2):
+        paid = sorted(s.round or 0 for s in found.spends(k) if s.channel == "updates")
+        assert paid == [0, 1, 4]  # round 1 had left when it came out
+    assert {a.round for a in checkpoint.absent if a.client == 0} == {1, 2, 3}
+    assert len(list((found.out / "sums").glob("*.npz"))) == 2
+
+
+def test_a_holder_that_does_not_train_stops_the_run_before_the_others_pay_again(tmp_path: Path) -> None:
+    away = [True]
+
+    def silent(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        envelope: Any = unwrap(message)
+        request = decode_request(envelope["request"][0]) if envelope["kind"] == "order" else None
+        gone = node == 101 and away[0] and isinstance(request, TrainRequest) and request.round == 1
+        return None if gone else answer()
+
+    rounds = {"federation": {"lagged_scores": True, "rounds": 3}}
+    found = deployment(tmp_path, MASKED, FEATURES, rounds, meddle=silent)
+    with pytest.raises(Unfinished, match="Round 2 had 2 of at least 3 clients train"):
+        found.serve()
+    away[0] = False
+    assert found.serve().absent == ()
+    require_same(found, local(found))
+    for k in range(3):
+        assert sorted(s.round or 0 for s in found.spends(k) if s.channel == "updates") == [0, 1, 2]
 
 
 def test_a_sum_that_the_server_changed_is_refused_and_the_holder_leaves(tmp_path: Path) -> None:
