@@ -298,13 +298,13 @@ def test_the_statement_names_whom_the_epsilon_is_for(tmp_path) -> None:
 
 
 def test_an_evaluation_with_laplace_noise_is_refused_with_public_counts_too() -> None:
+    tree = {
+        "fairness": {"tracker": "embedding"},
+        "privacy": {"epsilon": 1.0, "counts": "public", "evaluation": "laplace"},
+        "aggregation": {"masks": True},
+    }
     with pytest.raises(InputError, match=r"privacy\.evaluation must be gaussian with masks"):
-        Config.build(
-            {
-                "privacy": {"epsilon": 1.0, "counts": "public", "evaluation": "laplace"},
-                "aggregation": {"masks": True},
-            }
-        )
+        settle(Config.build(tree), toy().schema, 5)
 
 
 @pytest.mark.parametrize("clients", [83, 84, 120, 300])
