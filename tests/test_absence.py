@@ -150,7 +150,8 @@ def test_who_tells_no_counts_takes_no_part_until_it_does() -> None:
 
 
 def test_latecomers_are_not_asked_where_rates_follow_from_counts(tmp_path: Path) -> None:
-    privacy = {"epsilon": 40.0, "sampling_rate": 0.5, "delta": 1e-3}  # no prediction_rate: planned from counts
+    # without masks; no prediction_rate: planned from counts
+    privacy = {"epsilon": 40.0, "counts": "laplace", "sampling_rate": 0.5, "delta": 1e-3}
     ledger = {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite", "reproducible_noise": True}
     asked: list[int] = []
 

@@ -230,6 +230,7 @@ class _Options:
                 "fairness": {"tracker": given["tracker"] if method == "mmd_fedavg" else "samples"},
                 "federation": {"rounds": given["rounds"], "method": method},
                 "privacy": privacy,
+                "aggregation": {"masks": False},  # the price of noise that every client adds by itself
             }
         )
 

@@ -212,7 +212,10 @@ def answered(
 
 
 def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
-    """The tables that give a run this very plan: all noise is given, and defaults are left out."""
+    """The tables that give a run this very plan: all noise is given, and defaults are left out.
+
+    Whether contributions are masked is named, and what is settled with that.
+    """
     from privfair.federated.release_plan import NOISE_KEYS, noise_of
 
     privacy = {NOISE_KEYS[name]: value for name, value in noise_of(run.release_plan).items()}
@@ -220,8 +223,11 @@ def _configuration(run: PlannedRun, target: float | None) -> dict[str, Any]:
     if target is not None and found <= target:  # a target that the plan misses would be refused
         privacy = {"epsilon": target, **privacy}
     tables = run.config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    tables["privacy"] = {**tables["privacy"], "epsilon": None, **privacy}
+    config, sums = run.config, ("masks", "colluders", "smallest_cohort")
+    tables["privacy"] = {**tables["privacy"], "counts": config.privacy.counts, "epsilon": None, **privacy}
+    tables["federation"] = {**tables.get("federation", {}), "learning_rate": config.federation.learning_rate}
     kept = {name: table for name, table in tables.items() if name in ("fairness", "federation", "privacy")}
+    kept["aggregation"] = {key: getattr(config.aggregation, key) for key in sums}
     return {name: {k: v for k, v in table.items() if v is not None} for name, table in kept.items()}
 
 

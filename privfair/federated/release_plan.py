@@ -131,12 +131,8 @@ class ReleasePlan:
 
     @property
     def trains(self) -> NDArray[np.bool_]:
-        """Which clients train: those with records, and in masked sums all.
-
-        But not who runs DP-SGD by itself, on a released number of records that is too small to plan with.
-        """
-        alone = self.updates is not None and self.gradient is None
-        return np.asarray((self.records > 0) | (self.cohort is not None and not alone))
+        """Which clients train: those with records, and in masked sums all; the weight of the others is 0."""
+        return np.asarray((self.records > 0) | (self.cohort is not None))
 
     @property
     def least_updates(self) -> int:
@@ -212,13 +208,13 @@ class ReleasePlan:
         if self.updates is None:
             return local
         u = self.updates
+        one = float(self.records[client] or max(self.least, 1))  # weight 0: any number will do
         return PrivateWork(
             steps=u.steps,
             sampling_rate=u.sampling_rate,
             noise_multiplier=u.noise_multiplier,
             max_grad_norm=u.max_grad_norm,
-            divisor=u.sampling_rate
-            * (float(self.records[client]) if u.gradient is None else float(self.records.sum()) * u.participation),
+            divisor=u.sampling_rate * (one if u.gradient is None else float(self.records.sum()) * u.participation),
             learning_rate=local.learning_rate,
             proximal=local.proximal,
             optimizer=local.optimizer,

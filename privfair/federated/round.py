@@ -285,8 +285,9 @@ def _require_enough(release_plan: ReleasePlan, smallest_sum: int) -> None:
     """Raise if there is nothing to train on, or if too few clients are there for noise that comes in shares."""
     if not release_plan.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
-    hidden = release_plan.trains if release_plan.noise_is_shared else release_plan.records > 0
-    takes_part = int(np.count_nonzero(hidden))  # who has no records hides nobody, but by noise
+    # without noise somebody who is known to have no records hides nobody
+    hidden = release_plan.records > 0 if release_plan.claim is None else release_plan.trains
+    takes_part = int(np.count_nonzero(hidden))
     if takes_part < smallest_sum:
         rule = f"must be at most the number of clients that take part, {takes_part}"
         raise InputError("aggregation.smallest_cohort", rule, smallest_sum, "No sum would open.")

@@ -26,6 +26,7 @@ from privfair.mechanisms.vector_release import GRIDS, LEAST_NOISE, GradientPlan,
 from privfair.privacy.planner import PrivateCounts
 from privfair.privacy.statement import collusion
 from privfair.runs.assembly import RunSpec, build
+from privfair.runs.defaults import settle
 from privfair.runs.loop import run
 from privfair.secure_aggregation.base import BFV_MODULUS
 from privfair.secure_aggregation.masks import Cohort
@@ -85,10 +86,15 @@ def test_the_scale_of_totals_meets_its_target_and_wastes_little(epsilon, delta, 
 def test_laplace_noise_has_no_shares() -> None:
     with pytest.raises(InputError, match="must be gaussian, with a bound on counts, in shares; found 'laplace'"):
         CountNoise("laplace", 2.0, 3, 100)
+
+    def settled(masks: bool, **counts: str) -> Config:
+        tree = {"fairness": {"tracker": "embedding"}, "privacy": {"epsilon": 1.0, **counts}}
+        return settle(Config.build({**tree, "aggregation": {"masks": masks}}), toy().schema, 5).config
+
     with pytest.raises(InputError, match=r"privacy\.counts must be gaussian with masks: shares of Laplace noise"):
-        Config.build({"privacy": {"epsilon": 1.0, "counts": "laplace"}, "aggregation": {"masks": True}})
-    assert Config.build({"privacy": {"epsilon": 1.0}, "aggregation": {"masks": True}}).privacy.counts == "gaussian"
-    assert Config.build({"privacy": {"epsilon": 1.0}}).privacy.counts == "laplace"
+        settled(True, counts="laplace")
+    assert settled(True).privacy.counts == "gaussian"
+    assert settled(False).privacy.counts == "laplace"
 
 
 def test_a_count_is_clamped_before_its_noise_and_never_after() -> None:
@@ -292,13 +298,13 @@ def test_the_statement_names_whom_the_epsilon_is_for(tmp_path) -> None:
 
 
 def test_an_evaluation_with_laplace_noise_is_refused_with_public_counts_too() -> None:
+    tree = {
+        "fairness": {"tracker": "embedding"},
+        "privacy": {"epsilon": 1.0, "counts": "public", "evaluation": "laplace"},
+        "aggregation": {"masks": True},
+    }
     with pytest.raises(InputError, match=r"privacy\.evaluation must be gaussian with masks"):
-        Config.build(
-            {
-                "privacy": {"epsilon": 1.0, "counts": "public", "evaluation": "laplace"},
-                "aggregation": {"masks": True},
-            }
-        )
+        settle(Config.build(tree), toy().schema, 5)
 
 
 @pytest.mark.parametrize("clients", [83, 84, 120, 300])
