@@ -240,7 +240,7 @@ def test_neighbours_are_drawn_once_with_the_keys_and_uniformly() -> None:
     first = (holder.keys(0), holder.chosen(0))
     assert (holder.keys(0), holder.chosen(0)) == first
     drawn = np.zeros(9)
-    for block in range(1, 2001):
+    for _ in range(2000):
         who = holder._drawn(3)
         assert len(set(who)) == 3
         drawn[list(who)] += 1
@@ -266,9 +266,10 @@ def test_nobody_else_puts_a_neighbour_in() -> None:
             other.holders[k].shares(0, {j: keys[j] for j in (*shown, k)})
     block, near, givers, roster = among.shown(k, among.roster)
     gone = among.chosen[k][0]
+    without = {j: keys for j, keys in near.items() if j != gone}
+    given = {j: share for j, share in givers.items() if j != gone}
     with pytest.raises(MaskingRefused, match="lacks neighbours"):  # the roster has a neighbour whose keys are hidden
-        without = {j: keys for j, keys in near.items() if j != gone}
-        fresh.sign_roster(block, without, {j: s for j, s in givers.items() if j != gone}, roster)
+        fresh.sign_roster(block, without, given, roster)
     uninvited = sorted(set(range(1, 10)) - set(near))
     if uninvited:
         with pytest.raises(MaskingRefused, match="sent no shares"):  # somebody who is no neighbour
@@ -298,7 +299,7 @@ def test_with_two_rosters_nobody_masks() -> None:
         except MaskingRefused:  # it drew somebody who is missing, and has too few
             continue
         if k in one and k in other:
-            with pytest.raises(MaskingRefused, match="Another roster|lacks"):
+            with pytest.raises(MaskingRefused, match=r"Another roster|lacks"):
                 among.holders[k].sign_roster(*among.shown(k, other))
     halves = Counter(s.roster for s in signed)
     assert max(halves.values()) <= 6
@@ -412,7 +413,7 @@ def test_the_adversarys_span_holds_only_the_sum_where_honest_survivors_are_conne
 
 
 def test_the_span_test_finds_a_degree_or_a_threshold_that_is_too_small() -> None:
-    """Planted: with one neighbour each the graph falls apart; with a threshold of one, colluders open seeds and keys."""
+    """Planted: with one neighbour each the graph falls apart; with a threshold of one, colluders open secrets."""
     apart = spans(degree=1, threshold=1)
     assert sum(parts > 1 for _, parts in apart) >= 6
     assert any(basis > 1 for basis, _ in apart)
