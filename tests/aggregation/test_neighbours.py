@@ -352,6 +352,23 @@ def test_a_holder_goes_on_where_it_stopped() -> None:
     assert np.array_equal(to_integers(server.total()), x[1:].sum(axis=0))
 
 
+def test_a_holder_goes_on_between_its_shares_and_the_roster() -> None:
+    among = Among(8, c=7, degree=4, threshold=2)
+    among.start()
+    for k in among.roster:
+        again = MaskingHolder(among.about, k, among.holders[k]._identity)
+        again.restore(among.holders[k].kept())
+        among.holders[k] = again
+    among.agree()
+    server, x = among.server(1), vectors(8, 3)
+    for k in among.roster:
+        server.receive(among.holders[k].mask(1, to_words(x[k])))
+    requests = server.close()
+    for k in among.roster:
+        server.answer(among.holders[k].unmask(requests[k]))
+    assert np.array_equal(to_integers(server.total()), x.sum(axis=0))
+
+
 # ---- what an adversary can compute, by linear algebra
 
 
