@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from operator import itemgetter
+
 from accountant.bounds import Method, Spent, as_event, spent
 from accountant.conversion import require_delta
 from accountant.errors import InputError
@@ -27,6 +30,8 @@ class Accountant:
         """An accountant with nothing spent."""
         self.neighbouring = Neighbouring(as_adjacency(adjacency), as_unit(unit))
         self._releases: list[Release] = []
+        self._of_client: dict[str, list[tuple[int, Release]]] = {}  # with their places among all
+        self._groups: set[str] = set()
         self._spellings: dict[str, dict[str, str]] = {"client": {}, "group": {}}
 
     @property
@@ -55,6 +60,8 @@ class Accountant:
         new = {kind: require_one_spelling(kind, [label], self._spellings[kind]) for kind, label in labels.items()}
         for kind, spelling in new.items():
             self._spellings[kind].update(spelling)
+        self._of_client.setdefault(release.client, []).append((len(self._releases), release))
+        self._groups.add(release.group)
         self._releases.append(release)
         return self
 
@@ -74,13 +81,13 @@ class Accountant:
         largest curve of any record, whatever the method asked for; the answer names its method.
         """
         require_delta(delta)
-        chosen = [r for r in self._releases if channel is None or r.channel == channel]
+        if client is not None:
+            self._require_known("client", client, self._of_client.keys())
+        if group is not None:
+            self._require_known("group", group, self._groups)
+        chosen = [r for r in self._touching(client) if channel is None or r.channel == channel]
         if up_to_round is not None:
             chosen = [r for r in chosen if r.round is None or r.round <= up_to_round]
-        if client is not None:
-            self._require_known("client", client, {r.client for r in self._releases})
-        if group is not None:
-            self._require_known("group", group, {r.group for r in self._releases})
         return WorstCase(delta, lenient=False).spent(by_payer(chosen), method, client or "", group or "")
 
     def epsilon(
@@ -130,13 +137,19 @@ class Accountant:
         attribute = attribute_of(require_group(old))
         if old == new or not old or attribute_of(require_group(new)) != attribute:
             raise InputError("new", "must be another group of the same attribute", (old, new))
-        known = {r.group for r in self._releases}
-        if new not in known:
-            self._require_known("group", old, known)
-        self._require_known("client", client, {r.client for r in self._releases})
-        moved = [r for r in self._releases if attribute_of(r.group) != attribute or r.group in (old, new)]
+        if new not in self._groups:
+            self._require_known("group", old, self._groups)
+        self._require_known("client", client, self._of_client.keys())
+        moved = [r for r in self._touching(client) if attribute_of(r.group) != attribute or r.group in (old, new)]
         return WorstCase(delta).on_change(by_payer(moved), attribute, client)
 
-    def _require_known(self, name: str, value: str, known: set[str]) -> None:
+    def _touching(self, client: str | None) -> Sequence[Release]:
+        """The releases that the records of a client pay for, in order: its own, and those over everybody; or all."""
+        if not client:
+            return self._releases
+        named = [self._of_client.get(name, []) for name in ("", client)]
+        return [release for _, release in sorted((one for part in named for one in part), key=itemgetter(0))]
+
+    def _require_known(self, name: str, value: str, known: Collection[str]) -> None:
         if value and value not in known:
-            raise InputError(name, f"must be one of {sorted(known - {''})}", value)
+            raise InputError(name, f"must be one of {sorted(set(known) - {''})}", value)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from privfair.federated.exchange import encode_masking, encode_request
+from privfair.federated.exchange import decode_masking, decode_request, encode_masking, encode_request
 from privfair.federated.messages import Missing, UnmaskSumRequest
 from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
 from privfair.secure_aggregation.masked import TotalsForServer
@@ -76,7 +76,7 @@ def one_sum(
     desks = {k: MaskingDesk(holder) for k, holder in masking.items()}
     sums, number = SecureSums({}, 1, about), sum_number("counts", None, 1)
     silent = frozenset(rng.choice(holders, -(-holders // SILENT), replace=False).tolist())
-    counted = sorted(set(range(holders)) - silent)[:SAMPLED]
+    counted = frozenset(sorted(set(range(holders)) - silent)[:SAMPLED])
     traffic: Counter[str] = Counter()
 
     def ask(clients: Sequence[int], request: Callable[[int], Any]) -> list[Any]:
@@ -86,10 +86,15 @@ def one_sum(
             if isinstance(asked, UnmaskSumRequest) and k in silent:
                 replies.append(Missing(k, "dropped out"))
                 continue
-            replies.append(desks[k].answer(asked))
-            if k in counted:
-                traffic["down"] += len(encode_request(asked))
-                traffic["up"] += len(encode_masking(replies[-1]))
+            if k not in counted:
+                replies.append(desks[k].answer(asked))
+                continue
+            request_bytes = encode_request(asked)
+            carried: Any = decode_request(request_bytes)
+            reply_bytes = encode_masking(desks[k].answer(carried))
+            replies.append(decode_masking(reply_bytes))
+            traffic["down"] += len(request_bytes)
+            traffic["up"] += len(reply_bytes)
         return replies
 
     start = time.process_time()

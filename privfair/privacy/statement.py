@@ -352,8 +352,9 @@ def neighbours(neighbouring: Neighbouring) -> str:
 def _table(by_rdp: dict[str, float], by_pld: Callable[[str, Method], float]) -> dict[str, dict[str, Any]]:
     """ε by RDP and PLD of every client, group or channel."""
     rows: dict[str, dict[str, Any]] = {}
+    few = len(set(by_rdp.values())) <= MOST_PLD
     for name, value in by_rdp.items():
-        exact = math.isfinite(value) and len(set(by_rdp.values())) <= MOST_PLD
+        exact = few and math.isfinite(value)
         pld = pld_or_rdp(partial(by_pld, name)) if exact else None
         rows[name] = {"rdp": _number(value), "pld": None if pld is None else _number(pld)}
     return rows

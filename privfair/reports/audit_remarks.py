@@ -76,7 +76,7 @@ def _masked(collusion: Collusion, epsilon: Epsilon | None) -> str:
     whom = " and ".join(f"{k} of {n} data holders" for n, k, _ in collusion.cohorts)
     text = f"Noise came in shares of masked sums: ε holds against the server together with at most {whom}."
     if any(n > COMPLETE_UP_TO for n, _, _ in collusion.cohorts):
-        text += f" With more than {COMPLETE_UP_TO:,} data holders it assumes that the server does not lie about survivors."
+        text += f" Of more than {COMPLETE_UP_TO:,} data holders: if the server does not lie about survivors."
     if epsilon is None:
         return text
     larger = epsilon.rdp if epsilon.pld is None else epsilon.pld

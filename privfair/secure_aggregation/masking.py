@@ -307,7 +307,7 @@ class MaskingHolder:
                 raise MaskingRefused(f"The shares of holder {other} are not those of {len(numbers)} mask keys.")
         for i, number in enumerate(numbers):
             place = slice(SHARE_BYTES * i, SHARE_BYTES * (i + 1))
-            mine.shares[number] |= {other: opened[place] for other, opened in received.items()}
+            mine.shares.setdefault(number, {}).update({other: opened[place] for other, opened in received.items()})
         mine.roster, mine.keys = digest, dict(keys)
         if roster is not None and sparse:
             mine.members = self._bits(roster.holders)
@@ -438,7 +438,7 @@ class MaskingHolder:
             return entry.answer
         if not block.agreed:
             raise MaskingRefused(f"The roster of sum {number} is not agreed on.")
-        least, held = self.federation.cohort.smallest, sorted(block.shares[number])  # of whom it has shares
+        least, held = self.federation.cohort.smallest, sorted(block.shares.get(number, {}))  # of whom it has shares
         if len(survivors) < least or not self._on_roster(block, survivors):
             raise MaskingRefused(f"Sum {number} names {len(survivors)} survivors of the roster, and {least} must be.")
         if self.holder in survivors and not entry.masked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import privfair
 from accountant.bounds import by_pld, spent
 from accountant.calibration import exact_delta
 from accountant.errors import InputError
-from accountant.events import Adjacency, Composed, Gaussian, InShares, PoissonSampled, unshared
+from accountant.events import Adjacency, Composed, Gaussian, InShares, PoissonSampled, Unit, unshared
 from accountant.ledger.ledger import Ledger
 from privfair.channels.updates import multiplier_for, sum_event
 from privfair.config import Config
@@ -24,10 +25,12 @@ from privfair.mechanisms.count_release import CountNoise, shared_scale_for
 from privfair.mechanisms.entropy import SeededEntropy
 from privfair.mechanisms.vector_release import GRIDS, LEAST_NOISE, GradientPlan, VectorNoise
 from privfair.privacy.planner import PrivateCounts
-from privfair.privacy.statement import collusion
+from privfair.privacy.statement import _claim, collusion
 from privfair.runs.assembly import RunSpec, build
 from privfair.runs.loop import run
+from privfair.secure_aggregation import masks
 from privfair.secure_aggregation.base import BFV_MODULUS
+from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import Cohort
 from tests.end_to_end.federations import toy
 from tests.privacy.plans import planner, reported
@@ -286,6 +289,28 @@ def test_the_statement_names_whom_the_epsilon_is_for(tmp_path) -> None:
     epsilon = result.privacy["epsilon"]["pld"]
     delta = norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
     assert delta == pytest.approx(1e-5, rel=0.15)
+
+
+def test_a_run_among_neighbours_gives_the_same_model_and_says_what_it_assumes(tmp_path, monkeypatch) -> None:
+    """The limit is lowered to 4 of 5 holders: local engine, real keys and shares, and the complete graph beside it."""
+    complete = trained(masked(tmp_path))
+    said = collusion(complete.state.release_plan, complete.simulation.spec.planner)
+    monkeypatch.setattr(masks, "COMPLETE_UP_TO", 4)
+    drawn = []
+    monkeypatch.setattr(MaskingHolder, "_drawn", lambda self, n: drawn.append(n) or tuple({*range(5)} - {self.holder}))
+    sparse = trained(masked(tmp_path, scheme="bfv"))
+    assert drawn == [4] * 5  # once each: of five all others are neighbours
+    np.testing.assert_allclose(sparse.simulation.replica.parameters, complete.simulation.replica.parameters, rtol=1e-5)
+    found = collusion(sparse.state.release_plan, sparse.simulation.spec.planner)
+    assert "if it does not lie about survivors" in found["within"]
+    assert "2⁻⁸⁰" in found["assumes"]
+    assert "does not lie" not in said["within"]
+    assert found["epsilon_beyond"] == said["epsilon_beyond"]
+    assert (found["n"], found["colluders"], found["honest_shares"]) == (5, 1, 3)
+    about = {"shared": True, "cohort": Cohort.of(5), "in_the_open": False}
+    claim = _claim(SimpleNamespace(seeded=False), SimpleNamespace(inferred=False), [], Unit.RECORD, **about)
+    assert "if it does not lie about survivors" in claim
+    assert "or it lies, the larger ε holds" in claim
 
 
 # ---- what a review found
