@@ -27,6 +27,7 @@ from privfair.federated.messages import (
     Bundle,
     Counts,
     CountsRequest,
+    MaskKeys,
     MaskKeysRequest,
     MaskSharesRequest,
     Missing,
@@ -36,6 +37,7 @@ from privfair.federated.messages import (
 from privfair.federated.secure_sums import MaskMessages, SecureSums
 from privfair.privacy.ledger_gateway import RetriesUsedUp
 from privfair.privacy.run_ledger import ROSTERS, SURVIVORS
+from privfair.runs.keys import own_identity
 from privfair.secure_aggregation.keys import new_identity
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import UnmaskRequest
@@ -248,6 +250,26 @@ def test_swapped_keys_are_refused(tmp_path: Path) -> None:
     assert parties.contributions() == {}
     assert all("of holder 4 does not have its signature" in reason for reason in parties.refusals)
     assert parties.refusals
+
+
+def test_a_signed_key_of_low_order_keeps_its_holder_out_and_costs_nobody_a_sum(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    ask = parties.ask
+
+    def forging(clients: Sequence[int], request: Callable[[int], Any]) -> list[Any]:
+        found = ask(clients, request)
+        for i, k in enumerate(clients):
+            if k == 4 and isinstance(found[i], MaskKeys):
+                keys = parties.messages.read_keys(4, 0, found[i].keys)
+                keys = replace(keys, masks=(bytes(32), *keys.masks[1:]))
+                identity = own_identity(parties.holders[4].config, NAMES[4])
+                keys = replace(keys, signature=identity.sign(parties.about.keys_text(keys)))
+                found[i] = MaskKeys(0, parties.messages.keys(keys))
+        return found
+
+    parties.ask = forging  # type: ignore[method-assign]
+    assert parties.totals().members == (0, 1, 2, 3)
+    assert "counts" not in parties.rows(4)
 
 
 def test_requests_out_of_turn_are_refused_and_cost_nothing(tmp_path: Path) -> None:
