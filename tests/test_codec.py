@@ -34,8 +34,8 @@ from privfair.federated.exchange import (
 )
 from privfair.federated.messages import (
     AgreeRequest,
-    BlockLost,
     Asked,
+    BlockLost,
     Bundle,
     Counts,
     CountsRequest,

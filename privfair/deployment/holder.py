@@ -76,6 +76,7 @@ from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import weights_file
 from privfair.runs.keys import client_key, own_identity
 from privfair.secure_aggregation import Forged, TooNoisy, require_resumable
+from privfair.secure_aggregation.ciphertext import Ciphertext
 from privfair.secure_aggregation.masked import Masking
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import MaskingRefused
@@ -303,7 +304,7 @@ class HolderRun:
         self._follow(features or [])
         for one in sums:
             if one.round == self.replica.round + 1:
-                if self.memory.release_plan is None or one.step != self.memory.release_plan.sum_step(one.round - 1):
+                if self.memory.release_plan is None or one.step != self.memory.release_plan.sum_step(_round_of(one)):
                     raise Declined("The sums are not on the agreed grid.")
                 try:
                     self.replica.at(one)
@@ -480,6 +481,12 @@ class HolderRun:
         }
 
 
+def _round_of(one: Sealed) -> int:
+    """The round in which a sum's contributions were asked for, which its check values bind: not each round has one."""
+    header = Ciphertext.from_bytes(one.total, "sum").header
+    return header.round if header.contributors else one.round - 1
+
+
 def _pruned(memory: HolderState, channel: str, number: int | None) -> HolderState:
     """Without the answers of rounds that are over."""
     if number is None:
@@ -603,6 +610,9 @@ class Holder:
             if isinstance(asked, MaskingRequest):
                 return sealed("answer", run, replies=[work.masks(asked)], reasons=[""], **work.replica.opened)
             replies, reasons = [], []
+            places = [(single.channel, round_of(single)) for single in singles(asked)]
+            if len(set(places)) < len(places):
+                raise Declined("A message asks twice for the same.")
             for single in singles(asked):
                 try:
                     replies.append(work.answer(single))

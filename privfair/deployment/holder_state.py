@@ -18,7 +18,7 @@ from privfair.datasets.registry import load as load_dataset
 from privfair.federated.exchange import Memory
 from privfair.federated.release_plan import ReleasePlan
 from privfair.secure_aggregation import VERSION
-from privfair.secure_aggregation.masking import KeptMasks
+from privfair.secure_aggregation.masks import KeptMasks
 from privfair.util import read_arrays, write_arrays
 
 FILE = "state.npz"

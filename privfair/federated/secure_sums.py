@@ -57,6 +57,7 @@ from privfair.secure_aggregation.masked import (
 from privfair.secure_aggregation.masking import MaskingHolder, MaskingServer, Unopened
 from privfair.secure_aggregation.masks import (
     KEY_BYTES,
+    SEAL_BYTES,
     SHARE_BYTES,
     SIGNATURE_BYTES,
     Federation,
@@ -70,7 +71,7 @@ from privfair.secure_aggregation.masks import (
 )
 from privfair.secure_aggregation.neighbours import Graph
 
-_DIGEST, _TAG = 32, 16
+_DIGEST = 32
 _AT_ONCE = 250  # holders that are asked together where each gets the keys of many neighbours
 
 
@@ -111,7 +112,7 @@ class MaskMessages:
         self.federation = federation
         self._sums = federation.sums_per_block
         self._keys_size = KEY_BYTES * (1 + self._sums) + SIGNATURE_BYTES
-        self.shares_size = SHARE_BYTES * self._sums + _TAG
+        self.shares_size = SHARE_BYTES * self._sums + SEAL_BYTES
         self._survivors: tuple[tuple[int, ...], NDArray[np.int64]] | None = None
 
     # ---- keys
@@ -248,7 +249,9 @@ class MaskingDesk:
         """The reply; `MaskingRefused` where the protocol does not have what is asked."""
         if type(request) not in self._answers:
             raise MaskingRefused(f"A {type(request).__name__} is no request of the protocol of masks.")
-        if isinstance(request, MaskSharesRequest | RosterRequest | AgreeRequest) and not self._holder.has(request.block):
+        if isinstance(request, MaskSharesRequest | RosterRequest | AgreeRequest) and not self._holder.has(
+            request.block
+        ):
             return BlockLost(request.block)
         return self._answers[type(request)](request)
 
@@ -558,6 +561,7 @@ class SecureSums(Sums):
                 return None
             keys = messages.read_keys(holder, block, reply.keys)
             federation.require_signed(holder, federation.keys_text(keys), keys.signature, "The key")
+            federation.require_usable(keys)
             chosen = messages.drawn(holder, reply.chosen)
         except Refused:
             return None

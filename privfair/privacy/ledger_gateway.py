@@ -66,12 +66,15 @@ class LedgerGateway:
         retries: int | None,
         unplanned: Sequence[str] = (COUNTS,),
         made_anew: Sequence[str] = (),
+        once: Callable[[Request], bool] | None = None,
     ) -> None:
         """Look up what the run released before, if it is being resumed.
 
         `made_anew`: channels whose messages are of no use after a restart, because they were masked under keys that are
-        gone. They count as lost releases: they are paid, and made and paid again.
+        gone. They count as lost releases: they are paid, and made and paid again. `once`: which requests are answered
+        once, whatever `retries` says: what is masked serves once, and the plan has it once.
         """
+        self._once = once
         self._made_anew, self._run = made_anew, run
         self._ledger, self._prices, self._fingerprint, self._retries = ledger, prices, fingerprint, retries
         self._unplanned = unplanned
@@ -93,6 +96,8 @@ class LedgerGateway:
     def answer(self, requests: Sequence[tuple[int, Request]], answer: Answer) -> list[Reply]:
         """The reply to each (client, request): stored ones again, others made and paid for."""
         work = [self._priced(client, request) for client, request in requests]
+        if len({w.place for w in work}) < len(work):
+            raise Refused("The same release is asked for twice at once.")
         messages = {w.place: message for w in work if (message := self._message(w)) is not None}
         missing = [w for w in work if w.place not in messages]
         if missing:
@@ -156,6 +161,7 @@ class LedgerGateway:
     def _note(self, work: Work, token: str) -> None:
         for place in work.places:
             self._tokens[place].append(token)
+        self._prices_paid[token] = list(work.spends)
 
     @property
     def account(self) -> tuple[str, str, str]:
@@ -185,10 +191,10 @@ class LedgerGateway:
         return Work(client, request, prices.spends(request), (prices.client, request.channel, round_of(request)))
 
     def _message(self, work: Work) -> bytes | None:
-        """What was stored for this request before a crash."""
-        if work.place not in self._undelivered or work.place[1] in self._made_anew:
+        """What was stored for this request, before a crash or since: one release, however often it is asked for."""
+        if work.place[1] in self._made_anew:
             return None
-        for token in self._tokens[work.place]:
+        for token in self._tokens.get(work.place, ()):
             message = self._ledger.message(token)
             if message is not None and self._prices_paid[token] != list(work.spends):
                 client, channel, _ = work.place
@@ -227,6 +233,9 @@ class LedgerGateway:
 
     def _require_room(self, work: Work) -> None:
         """A lost release is made again only while the plan has room for it, and for all that travels with it."""
+        if self._once is not None and self._once(work.request) and self._tokens.get(work.place):
+            client, channel, _ = work.place
+            raise RetriesUsedUp(f"Client {client!r} masked its {channel} before: that is made, and paid for, once.")
         for place in sorted(work.places, key=str):
             self._require_room_in(place)
 

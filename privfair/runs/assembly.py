@@ -46,7 +46,7 @@ from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, 
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
-from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums, sum_number
+from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums, in_a_sum, sum_number
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.entropy import entropy_of
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, GradientPlan, UpdatePlan
@@ -449,7 +449,8 @@ class RunSpec:
         ledger, run, fingerprint = run_ledger.ledger, run_ledger.run, run_ledger.fingerprint
         retries = self.config.privacy.retries
         if not planner_sees_ledger:
-            return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=retries, unplanned=())
+            about: dict[str, Any] = {"run": run, "fingerprint": fingerprint, "retries": retries, "unplanned": ()}
+            return LedgerGateway(ledger, prices, **about, once=in_a_sum if self.config.masks else None)
         limit = None if self.config.privacy.epsilon is None else retries
         # masks are of this process: what was masked before a crash adds up with nothing
         anew = (UPDATES, EMBEDDINGS, *((COUNTS, EVALUATION) if self.config.sums_counts else ()))

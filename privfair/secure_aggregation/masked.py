@@ -46,6 +46,7 @@ from privfair.secure_aggregation.ciphertext import (
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import (
     CHECKS,
+    SEAL_BYTES,
     SHARE_BYTES,
     Cohort,
     Federation,
@@ -59,7 +60,7 @@ from privfair.secure_aggregation.masks import (
 )
 from privfair.util import FloatArray
 
-SEALED_BYTES = SHARE_BYTES + 16  # a share of a seed, encrypted for one holder
+SEALED_BYTES = SHARE_BYTES + SEAL_BYTES  # a share of a seed, encrypted for one holder
 NumberOf = Callable[[int], int]  # round -> number of the sum
 Holders = Mapping[int, MaskingHolder]  # those of this process: all in a simulation, one at a data holder
 NO_NONCE = bytes(NONCE_BYTES)  # the number of a sum never repeats: contributions need no number of their own

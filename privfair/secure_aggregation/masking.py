@@ -34,9 +34,9 @@ up or changed: additive tampering passes with probability m⁻³ ≈ 2⁻⁹⁰.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from itertools import chain, combinations, islice
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -46,11 +46,13 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
-from privfair.codec import Payload, unless
 from privfair.secure_aggregation.masks import (
     MODULUS,
     SHARE_BYTES,
     Federation,
+    KeptBlock,
+    KeptMasks,
+    KeptSum,
     KeyShares,
     MaskedVector,
     MaskingRefused,
@@ -70,6 +72,7 @@ from privfair.secure_aggregation.masks import (
 )
 from privfair.secure_aggregation.neighbours import Graph
 
+_TRIES = 300  # sets of t shares for one secret
 _STREAMS = 1_024  # masks that are taken off in one pass: each has a cipher of its own
 
 # ---- A holder
@@ -79,7 +82,7 @@ _STREAMS = 1_024  # masks that are taken off in one pass: each has a cipher of i
 class _Block:
     """What a holder knows of a block of sums."""
 
-    encryption: X25519PrivateKey
+    encryption: X25519PrivateKey | None  # None: all its sums are over
     masks: dict[int, X25519PrivateKey]  # by sum; gone when the sum is over
     keys: dict[int, PublicKeys] = field(default_factory=dict)  # of the roster, once it is signed
     shares: dict[int, dict[int, bytes]] = field(default_factory=dict)  # by sum, by holder: of mask keys
@@ -100,47 +103,6 @@ class _Sum:
     survivors: bytes | None = None  # a bit for each holder
     answer: UnmaskShares | None = None
     over: bool = False
-
-
-@dataclass(frozen=True)
-class KeptBlock:
-    """What a holder writes down of a block. Bytes of several holders, or sums, stand one behind the other."""
-
-    number: int
-    encryption: Payload
-    sums: tuple[int, ...]  # those that are not over, in their order
-    masks: Payload  # private mask keys of these sums
-    holders: tuple[int, ...]  # whose public keys are known: the roster, or this holder alone
-    keys: Payload
-    shared: tuple[int, ...]  # by whom there are shares of mask keys
-    shares: Payload  # of each sum in `sums`, of each of them
-    receivers: tuple[int, ...]
-    sent_for: Payload  # digest of the keys for which shares were made; empty: none were
-    sealed: Payload
-    roster: Payload
-    agreed: bool
-    chosen: Annotated[tuple[int, ...], unless(())] = ()
-    members: Annotated[Payload, unless(b"")] = b""
-
-
-@dataclass(frozen=True)
-class KeptSum:
-    """What a holder writes down of a sum that is not over."""
-
-    number: int
-    masked: bool
-    seed_share: Payload
-    survivors: tuple[int, ...]  # empty: none were answered
-    answered: tuple[int, ...]
-    shares: Payload
-
-
-@dataclass(frozen=True)
-class KeptMasks:
-    """All that a holder needs to go on where it stopped. It is secret, and nobody else ever has it."""
-
-    blocks: tuple[KeptBlock, ...] = ()
-    sums: tuple[KeptSum, ...] = ()
 
 
 class MaskingHolder:
@@ -177,7 +139,7 @@ class MaskingHolder:
         sent_for, sealed = (b"", {}) if block.sent is None else (block.sent[0], dict(block.sent[1].sealed))
         return KeptBlock(
             number=number,
-            encryption=block.encryption.private_bytes_raw(),
+            encryption=b"" if block.encryption is None else block.encryption.private_bytes_raw(),
             sums=tuple(sums),
             masks=b"".join(block.masks[n].private_bytes_raw() for n in sums),
             holders=tuple(sorted(block.keys)),
@@ -201,7 +163,7 @@ class MaskingHolder:
             held = zip(one.holders, _split(one.keys, len(one.holders)), strict=True)
             sealed = dict(zip(one.receivers, _split(one.sealed, len(one.receivers)), strict=True))
             self._blocks[one.number] = _Block(
-                X25519PrivateKey.from_private_bytes(one.encryption),
+                X25519PrivateKey.from_private_bytes(one.encryption) if one.sums else None,
                 {n: X25519PrivateKey.from_private_bytes(m) for n, m in zip(one.sums, masks, strict=True)},
                 {k: PublicKeys.from_bytes(k, one.number, keys) for k, keys in held},
                 {n: {k: next(shares) for k in one.shared} for n in one.sums} if one.shared else {},
@@ -225,11 +187,10 @@ class MaskingHolder:
             if self.holder not in self._blocks[block].keys:
                 raise MaskingRefused(f"All sums of block {block} are over.")
             return self._blocks[block].keys[self.holder]
-        made = _Block(
-            X25519PrivateKey.generate(), {n: X25519PrivateKey.generate() for n in self.federation.numbers(block)}
-        )
+        own = X25519PrivateKey.generate()
+        made = _Block(own, {n: X25519PrivateKey.generate() for n in self.federation.numbers(block)})
         masks = tuple(key.public_key().public_bytes_raw() for key in made.masks.values())
-        unsigned = PublicKeys(self.holder, block, made.encryption.public_key().public_bytes_raw(), masks, b"")
+        unsigned = PublicKeys(self.holder, block, own.public_key().public_bytes_raw(), masks, b"")
         signature = self._identity.sign(self.federation.keys_text(unsigned))
         made.keys[self.holder] = PublicKeys(self.holder, block, unsigned.encryption, masks, signature)
         if self.federation.neighbours is not None:
@@ -473,7 +434,7 @@ class MaskingHolder:
         block.shares.pop(number, None)
         self._sums[number] = _Sum(over=True)
         if not block.masks:  # what is left of the block says only that it was there
-            block.keys, block.sent = {}, None
+            block.encryption, block.keys, block.sent = None, {}, None
 
     def finish_before(self, number: int) -> None:
         """Delete what could open any sum of a smaller number: sums are made in the order of their numbers."""
@@ -520,12 +481,15 @@ class MaskingHolder:
                 raise MaskingRefused(f"The keys of holder {holder} are not of block {block}.")
             if self._block(block).keys.get(holder) != theirs:  # else they were checked before
                 self.federation.require_signed(holder, self.federation.keys_text(theirs), theirs.signature, "The key")
+                self.federation.require_usable(theirs)
 
     def _roster_text(self, block: int, digest: bytes) -> bytes:
         return self.federation.context("sign roster", block, digest)
 
     def _channel_key(self, block: int, other: PublicKeys, purpose: str, sender: int, receiver: int) -> bytes:
         own = self._block(block).encryption
+        if own is None:
+            raise MaskingRefused(f"All sums of block {block} are over.")
         try:
             shared = own.exchange(X25519PublicKey.from_public_bytes(other.encryption))
         except ValueError:
@@ -533,15 +497,15 @@ class MaskingHolder:
         return derived(shared, self.federation.context("share", block, purpose, sender, receiver))
 
     def _sealed(self, block: int, to: PublicKeys, purpose: str, content: bytes, bound: bytes = b"") -> bytes:
-        """Content for one receiver. A derived key encrypts one message, so its nonce is 0."""
-        key = self._channel_key(block, to, purpose, self.holder, to.holder)
-        return ChaCha20Poly1305(key).encrypt(bytes(12), content, bound)
+        """Content for one receiver, behind its nonce: a folder that was put back seals other content with this key."""
+        key, nonce = self._channel_key(block, to, purpose, self.holder, to.holder), secrets.token_bytes(12)
+        return nonce + ChaCha20Poly1305(key).encrypt(nonce, content, bound)
 
     def _opened(self, block: int, sender: PublicKeys, purpose: str, sealed: bytes, bound: bytes = b"") -> bytes:
         key = self._channel_key(block, sender, purpose, sender.holder, self.holder)
         try:
-            return ChaCha20Poly1305(key).decrypt(bytes(12), sealed, bound)
-        except InvalidTag:
+            return ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], bound)
+        except (InvalidTag, ValueError):
             raise MaskingRefused(f"The shares of holder {sender.holder} were changed, or are of another sum.") from None
 
 
@@ -598,6 +562,7 @@ class MaskingServer:
         self.survivors: tuple[int, ...] = ()
         self._answers: dict[int, UnmaskShares] = {}
         self._used: Reconstruction | None = None
+        self._wrong: set[int] = set()  # whose shares did not fit: they are used last
 
     def check(self, masked: MaskedVector) -> None:
         """Raise unless this masked vector is of this sum and of its holder."""
@@ -656,15 +621,16 @@ class MaskingServer:
         plus: list[bytes] = []
         minus: list[bytes] = []
         for holder in self.survivors:
-            seed = self._opened(holder)
-            if commitment_of(seed) != self._arrived[holder].commitment:
+            seed = self._opened(holder, commitment_of, self._arrived[holder].commitment)
+            if seed is None:
                 raise Unopened(f"The shares of the seed of holder {holder} do not give what it committed to.")
             plus.append(seed)
         survived = frozenset(self.survivors)
         for holder in sorted(set(self._keys) - survived):
-            mask_key = X25519PrivateKey.from_private_bytes(self._opened(holder))
-            if mask_key.public_key().public_bytes_raw() != self._keys[holder].masks[self._place]:
+            revealed = self._opened(holder, _public, self._keys[holder].masks[self._place])
+            if revealed is None:
                 raise Unopened(f"The shares of the mask key of holder {holder} do not give its key.")
+            mask_key = X25519PrivateKey.from_private_bytes(revealed)
             for other in sorted(self._graph.neighbours(holder) & survived):
                 theirs = self._keys[other].masks[self._place]
                 seed = pair_seed(mask_key, theirs, self.federation, self.number, (holder, other), self._terms)
@@ -675,20 +641,36 @@ class MaskingServer:
             left = combined(self.length, plus[part], minus[part], left)
         return np.zeros(self.length, dtype=np.uint32) if left is None else left
 
-    def _opened(self, holder: int) -> bytes:
-        """The secret of a holder that was answered for: its seed, or its mask key."""
+    def _opened(self, holder: int, shown: Callable[[bytes], bytes], known: bytes) -> bytes | None:
+        """The secret of a holder that was answered for: its seed, or its mask key; None if no shares give it.
+
+        It is the one whose commitment or public key (`shown`) is `known`. Where the first t shares do not give it, one
+        of them is wrong: t others are tried, without one, two and more of those who answered, as long as `_TRIES` last.
+        """
         t = self.federation.threshold
-        who = tuple(sorted(k for k in self._graph.receivers(holder) if k in self._answers)[:t])
+        who = [k for k in sorted(self._graph.receivers(holder)) if k in self._answers]
+        who.sort(key=self._wrong.__contains__)
         if len(who) < t:
             raise Unopened(f"{len(who)} neighbours of holder {holder} answered, and {t} must: nothing opens.")
-        if self._used is None or self._used.holders != who:  # among all holders the same serve for every secret
-            self._used = Reconstruction(who)
-        return self._used.secret({k: self._answers[k].shares[holder] for k in who})
+        left_out = chain.from_iterable(combinations(who[: t + few], few) for few in range(len(who) - t + 1))
+        for without in islice(left_out, _TRIES):
+            some = tuple(sorted([k for k in who if k not in without][:t]))
+            if self._used is None or self._used.holders != some:  # among all holders the same serve for every secret
+                self._used = Reconstruction(some)
+            secret = self._used.secret({k: self._answers[k].shares[holder] for k in some})
+            if shown(secret) == known:
+                self._wrong |= set(without)  # no fewer would do: each of them sent a wrong share
+                return secret
+        return None
 
     def total(self) -> Words:
         """The sum of the survivors' vectors, modulo m."""
         left = self.left_over()
         return np.asarray((self._total - left) % MODULUS, dtype=np.uint32)
+
+
+def _public(mask_key: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(mask_key).public_key().public_bytes_raw()
 
 
 class Unopened(Refused):

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
@@ -26,6 +26,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
+from privfair.codec import Payload, unless
 from privfair.config import Config
 from privfair.secure_aggregation.base import BFV_MODULUS
 from privfair.secure_aggregation.neighbours import COMPLETE_UP_TO, Neighbourhood
@@ -34,6 +35,7 @@ MODULUS: Final = BFV_MODULUS  # prime: a pad that |U| holders add stays uniform 
 BLOCK: Final = 16_384  # values that are masked at a time: a block of all streams stays in the processor's cache
 CHECKS: Final = 3  # check values at the end of a vector
 SHARE_BYTES: Final = 33
+SEAL_BYTES: Final = 12 + 16  # an encrypted message is longer by its nonce and its tag
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 FIELD: Final = 2**256 + 297  # prime: seeds and keys of 32 bytes are elements of the field of Shamir's shares
 SUMS_PER_BLOCK: Final = 16  # sums whose mask keys are prepared together
@@ -344,6 +346,50 @@ class UnmaskShares:
     shares: Mapping[int, bytes]
 
 
+# ---- What a holder writes down
+
+
+@dataclass(frozen=True)
+class KeptBlock:
+    """What a holder writes down of a block. Bytes of several holders, or sums, stand one behind the other."""
+
+    number: int
+    encryption: Payload  # empty: all sums of the block are over
+    sums: tuple[int, ...]  # those that are not over, in their order
+    masks: Payload  # private mask keys of these sums
+    holders: tuple[int, ...]  # whose public keys are known: the roster, or this holder alone
+    keys: Payload
+    shared: tuple[int, ...]  # by whom there are shares of mask keys
+    shares: Payload  # of each sum in `sums`, of each of them
+    receivers: tuple[int, ...]
+    sent_for: Payload  # digest of the keys for which shares were made; empty: none were
+    sealed: Payload
+    roster: Payload
+    agreed: bool
+    chosen: Annotated[tuple[int, ...], unless(())] = ()
+    members: Annotated[Payload, unless(b"")] = b""
+
+
+@dataclass(frozen=True)
+class KeptSum:
+    """What a holder writes down of a sum that is not over."""
+
+    number: int
+    masked: bool
+    seed_share: Payload
+    survivors: tuple[int, ...]  # empty: none were answered
+    answered: tuple[int, ...]
+    shares: Payload
+
+
+@dataclass(frozen=True)
+class KeptMasks:
+    """All that a holder needs to go on where it stopped. It is secret, and nobody else ever has it."""
+
+    blocks: tuple[KeptBlock, ...] = ()
+    sums: tuple[KeptSum, ...] = ()
+
+
 # ---- What everybody knows before the first sum
 
 
@@ -399,6 +445,17 @@ class Federation:
         except InvalidSignature:
             raise MaskingRefused(f"{what} of holder {holder} does not have its signature.") from None
 
+    def require_usable(self, keys: PublicKeys) -> None:
+        """Raise if one of the keys is a point of low order, with which no key is agreed on: every exchange says so.
+
+        Before anybody signs or pays: whoever found it out when it masks would have paid already.
+        """
+        for part in (keys.encryption, *keys.masks):
+            try:
+                _TRIAL.exchange(X25519PublicKey.from_public_bytes(part))
+            except ValueError:
+                raise MaskingRefused(f"A key of holder {keys.holder} is no key.") from None
+
     def keys_text(self, keys: PublicKeys) -> bytes:
         """What a holder signs of its keys."""
         return self.context("keys", keys.digest)
@@ -422,6 +479,9 @@ class Federation:
     def commitment_text(self, holder: int, number: int, roster: bytes, commitment: bytes) -> bytes:
         """What a holder signs of its seed."""
         return self.context("seed", holder, number, roster, commitment)
+
+
+_TRIAL: Final = X25519PrivateKey.generate()
 
 
 def commitment_of(seed: bytes) -> bytes:

@@ -564,3 +564,85 @@ def test_the_sum_of_a_padded_vector_says_nothing_without_the_group_key() -> None
     low = [group_sum(code, x, s, who)[:4000] % 2 for s, x in enumerate((zeros, ones))]
     for bits in low:  # 4,000 fair coins: beyond 5 standard errors once in 1.7 million
         assert abs(bits.mean() - 0.5) < 5 * 0.5 / 4000**0.5
+
+
+# ---- keys that are none, shares that are wrong, and what is left on a disk
+
+
+def with_bad_key(holder: MaskingHolder, keys: PublicKeys, *, mask: bool) -> PublicKeys:
+    """The holder's own keys, signed by it, with one of low order: every exchange with it fails."""
+    bad = replace(keys, masks=(keys.masks[0], bytes(32))) if mask else replace(keys, encryption=bytes(32))
+    unsigned = replace(bad, signature=b"")
+    return replace(unsigned, signature=holder._identity.sign(holder.federation.keys_text(unsigned)))
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_key_of_low_order_is_refused_before_a_roster_is_signed(mask: bool) -> None:
+    holders = federation(5)
+    keys = {h.holder: h.keys(0) for h in holders}
+    keys[4] = with_bad_key(holders[4], keys[4], mask=mask)
+    for h in holders[:4]:
+        with pytest.raises(MaskingRefused, match="A key of holder 4 is no key"):
+            h.shares(0, keys)
+
+
+def test_one_wrong_answer_of_more_than_enough_is_found_and_left_out() -> None:
+    for liars in ((0,), (9,), (0, 3), (2, 8, 9)):  # of ten answers seven are enough
+        holders = federation(10, 3, 7)
+        keys = prepare(holders)
+        server = MaskingServer(holders[0].federation, 0, keys, LENGTH)
+        x = vectors(10, len(liars))
+        for h in holders[:9]:  # the last one's mask key is opened
+            server.receive(h.mask(0, to_words(x[h.holder])))
+        for k, request in server.close().items():
+            answer = holders[k].unmask(request)
+            wrong = {j: parts.FIELD.to_bytes(33, "big")[:32] + bytes([j]) for j in answer.shares}
+            server.answer(replace(answer, shares=wrong) if k in liars else answer)
+        assert np.array_equal(to_integers(server.total()), x[:9].sum(axis=0)), liars
+
+
+def test_one_wrong_answer_more_than_can_be_left_out_opens_nothing() -> None:
+    holders = federation(10, 3, 7)
+    server = MaskingServer(holders[0].federation, 0, prepare(holders), LENGTH)
+    for h in holders:
+        server.receive(h.mask(0, to_words(vectors(10, 1)[h.holder])))
+    for k, request in server.close().items():
+        answer = holders[k].unmask(request)
+        server.answer(replace(answer, shares={j: bytes(33) for j in answer.shares}) if k < 4 else answer)
+    with pytest.raises(Unopened, match="committed"):
+        server.total()
+
+
+def test_when_a_block_is_over_nothing_on_the_disk_decrypts_its_shares() -> None:
+    holders = federation(3)
+    prepare(holders)
+    before = holders[0].kept()
+    assert len(before.blocks[0].encryption) == 32
+    holders[0].finish_before(1)
+    assert len(holders[0].kept().blocks[0].encryption) == 32  # the other sum of the block needs it
+    holders[0].finish_before(2)
+    (over,) = holders[0].kept().blocks
+    assert (over.encryption, over.masks, over.keys, over.shares, over.sealed) == (b"", b"", b"", b"", b"")
+    # what versions before wrote has the key still: it is read, and gone when it is written again
+    for kept in (over, replace(over, encryption=before.blocks[0].encryption)):
+        again = MaskingHolder(holders[0].federation, 0, holders[0]._identity)
+        again.restore(replace(before, blocks=(kept,)))
+        assert again.kept().blocks == (over,)
+        with pytest.raises(MaskingRefused, match="All sums of block 0 are over"):
+            again.keys(0)
+
+
+def test_a_restored_folder_seals_other_shares_under_another_nonce() -> None:
+    holders = federation(3)
+    keys = {h.holder: h.keys(0) for h in holders}
+    before = holders[0].kept()
+    sent = [holders[0].shares(0, keys).sealed[1]]
+    again = MaskingHolder(holders[0].federation, 0, holders[0]._identity)
+    again.restore(before)
+    sent.append(again.shares(0, keys).sealed[1])
+    first, second = (holders[1]._opened(0, keys[0], "mask keys", sealed) for sealed in sent)
+    assert first != second  # split anew, under the same key
+    assert sent[0][:12] != sent[1][:12]
+    hidden = [sealed[12 : 12 + len(first)] for sealed in sent]
+    apart = bytes(a ^ b for a, b in zip(*hidden, strict=True))
+    assert apart != bytes(a ^ b for a, b in zip(first, second, strict=True))

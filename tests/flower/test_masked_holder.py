@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from accountant.ledger.ledger import Ledger
 from privfair.channels.base import Declined
 from privfair.config import Config
@@ -24,8 +24,10 @@ from privfair.federated.exchange import decode, decode_masking, encode_request
 from privfair.federated.messages import (
     AgreeRequest,
     BlockLost,
+    Bundle,
     Counts,
     CountsRequest,
+    MaskKeys,
     MaskKeysRequest,
     MaskSharesRequest,
     Missing,
@@ -33,7 +35,9 @@ from privfair.federated.messages import (
     UnmaskSumRequest,
 )
 from privfair.federated.secure_sums import MaskMessages, SecureSums
+from privfair.privacy.ledger_gateway import RetriesUsedUp
 from privfair.privacy.run_ledger import ROSTERS, SURVIVORS
+from privfair.runs.keys import own_identity
 from privfair.secure_aggregation.keys import new_identity
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import UnmaskRequest
@@ -248,6 +252,26 @@ def test_swapped_keys_are_refused(tmp_path: Path) -> None:
     assert parties.refusals
 
 
+def test_a_signed_key_of_low_order_keeps_its_holder_out_and_costs_nobody_a_sum(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    ask = parties.ask
+
+    def forging(clients: Sequence[int], request: Callable[[int], Any]) -> list[Any]:
+        found = ask(clients, request)
+        for i, k in enumerate(clients):
+            if k == 4 and isinstance(found[i], MaskKeys):
+                keys = parties.messages.read_keys(4, 0, found[i].keys)
+                keys = replace(keys, masks=(bytes(32), *keys.masks[1:]))
+                identity = own_identity(parties.holders[4].config, NAMES[4])
+                keys = replace(keys, signature=identity.sign(parties.about.keys_text(keys)))
+                found[i] = MaskKeys(0, parties.messages.keys(keys))
+        return found
+
+    parties.ask = forging  # type: ignore[method-assign]
+    assert parties.totals().members == (0, 1, 2, 3)
+    assert "counts" not in parties.rows(4)
+
+
 def test_requests_out_of_turn_are_refused_and_cost_nothing(tmp_path: Path) -> None:
     parties = Parties(tmp_path)
     nobody = np.zeros(0, dtype=np.int64)
@@ -272,6 +296,30 @@ def test_requests_out_of_turn_are_refused_and_cost_nothing(tmp_path: Path) -> No
     assert parties.totals().members == (1, 2, 3, 4)
     assert "survivors of sum 0 are named" in parties.one(0, parties.request).reason
     assert "counts" not in parties.rows(0)
+
+
+def test_the_same_request_is_paid_once_however_often_it_is_asked(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    parties.sums.ready("counts", None, range(5), parties.ask)
+    twice = Bundle((parties.request, parties.request))
+    order = sealed("order", RUN, request=[encode_request(twice)], terms_id="", terms="", sums=[])
+    refused = parties.holders[0].handle(order)
+    assert refused["kind"] == "refused"
+    assert "asks twice for the same" in str(refused["reason"])
+    assert "counts" not in parties.rows(0)
+    with parties.holders[0]._run(RUN) as work:
+        first = work.answer(parties.request)
+        assert work.answer(parties.request) == first
+        assert work.gateway is not None
+        with pytest.raises(Refused, match="twice at once"):
+            work.gateway.answer([(0, parties.request)] * 2, lambda k, asked: pytest.fail("answered"))
+    assert parties.rows(0)["counts"] == 1
+    with parties.holders[0]._run(RUN) as work:
+        gateway: Any = work.gateway
+        gateway.ledger.discard_message(*gateway._tokens[NAMES[0], "counts", None])
+        with pytest.raises(RetriesUsedUp, match="for, once"):  # though privacy.retries is 1
+            gateway.answer([(0, parties.request)], lambda k, asked: pytest.fail("answered"))
+    assert parties.rows(0)["counts"] == 1
 
 
 def test_a_restored_folder_signs_answers_and_masks_nothing_twice(tmp_path: Path) -> None:

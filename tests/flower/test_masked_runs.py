@@ -198,6 +198,23 @@ def test_a_holder_that_does_not_train_stops_the_run_before_the_others_pay_again(
         assert sorted(s.round or 0 for s in found.spends(k) if s.channel == "updates") == [0, 1, 2]
 
 
+def test_after_a_dead_round_the_steps_of_a_decaying_rate_are_still_those_of_their_rounds(tmp_path: Path) -> None:
+    def silent(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        envelope: Any = unwrap(message)
+        request = decode_request(envelope["request"][0]) if envelope["kind"] == "order" else None
+        return None if node == 101 and isinstance(request, UnmaskSumRequest) and request.number == 2 else answer()
+
+    decaying = {"federation": {"lagged_scores": True, "rounds": 3, "learning_rate_decay": 0.9}}
+    found = deployment(tmp_path, MASKED, FEATURES, decaying, meddle=silent)
+    checkpoint = found.serve()  # the updates of the first round, sum 2, do not open
+    assert any("nothing opens" in a.reason for a in checkpoint.absent)
+    assert checkpoint.round == 3
+    assert len(list((found.out / "sums").glob("*.npz"))) == 2
+    require_same(found, load_file(found.holder(0) / "model.safetensors"))
+    for k in range(3):
+        assert sorted(s.round or 0 for s in found.spends(k) if s.channel == "updates") == [0, 1, 2]
+
+
 def test_a_sum_that_the_server_changed_is_refused_and_the_holder_leaves(tmp_path: Path) -> None:
     def forging(node: int, message: Message, answer: Callable[[], Message]) -> Message | None:
         record: Any = message.content[RECORD]
