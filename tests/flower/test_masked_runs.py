@@ -33,6 +33,7 @@ MASKED: dict[str, Any] = {
     "federation": {"rounds": 2},
 }
 FEATURES = {"fairness": {"tracker": "embedding"}, "privacy": NOISE}
+TARGET = {"fairness": {"tracker": "embedding", "target": 0.05, "lambda": None}}
 CLIENTS = {"privacy": {"updates": "client_level", "counts": "public", "noise_multiplier": 9.0}}
 
 
@@ -57,13 +58,15 @@ def require_same(found: Deployment, expected: dict[str, np.ndarray]) -> None:
             FEATURES,
             {"federation": {"lagged_scores": True}, "privacy": {"evaluation": "gaussian", "evaluation_noise": 5.0}},
         ],
+        [FEATURES, {**TARGET, "federation": {"lagged_scores": True}}],
+        pytest.param([FEATURES, {**TARGET, "federation": {"lagged_scores": False}}], marks=pytest.mark.slow),
         pytest.param([FEATURES, {"federation": {"lagged_scores": False}}], marks=pytest.mark.slow),
         pytest.param([FEATURES, {"aggregation": {"scheme": "bfv"}}], marks=pytest.mark.slow),
         pytest.param([FEATURES, {"privacy": {"local_steps": 2, "sampling_rate": 0.5}}], marks=pytest.mark.slow),
         pytest.param([CLIENTS, {"federation": {"method": "fedavg"}}], marks=pytest.mark.slow),
         [{"federation": {"method": "fedavg"}, "run": {"reproducible_noise": False}}],
     ],
-    ids=["lagged", "unlagged", "bfv", "own noise", "whole clients", "not private"],
+    ids=["lagged", "target, lagged", "target", "unlagged", "bfv", "own noise", "whole clients", "not private"],
 )
 def test_masked_flower_is_the_same_run(tmp_path: Path, sections: list[dict[str, Any]]) -> None:
     lag = {} if "lagged_scores" in str(sections) or "fedavg" in str(sections) else {"lagged_scores": True}
