@@ -189,6 +189,7 @@ class Planner(PrivateRun):
             claim=claim,
             cohort=self.work.cohort,
             totals=self.work.counts_in_shares and self.count_noise is not None,
+            moments=self.moments(int(records.sum())),
         )
 
     def _private_updates(self, sampling: Sampling, multiplier: float, records: int) -> PrivateUpdates:
@@ -304,7 +305,8 @@ class Planner(PrivateRun):
     def _rigid(self) -> bool:
         """Whether noise is given, or settled before the counts at their own δ: it may be too little for another δ."""
         c = self.config
-        return any(value is not None for value in c.noise.values()) or "gaussian" in (c.counts, c.evaluation)
+        settled = "gaussian" in (c.counts, c.evaluation) or self.work.moments is not None
+        return settled or any(value is not None for value in c.noise.values())
 
     def _calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
         scores = self._fairness_noise(sampling)
@@ -486,7 +488,7 @@ class Planner(PrivateRun):
 
     def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
         fixed = Composed(tuple(channel.total for channel in channels))
-        pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
+        pure = "gaussian" not in (self.config.counts, self.config.evaluation) and self.work.moments is None
         share = 0.0 if pure else self.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
 

@@ -48,12 +48,17 @@ class RecordPool:
 
     def __init__(self, clients: Sequence[Client]) -> None:
         """Gather the records; those of clients with the same records and cells once."""
+        self._clients = list(clients)  # ids stay valid while they are kept
+        self._gather()
+
+    def _gather(self) -> None:
         known: dict[tuple[int, bytes, torch.dtype], Holding] = {}
         kept: dict[Shape, list[TrainingData]] = {}
         ends: dict[Shape, int] = {}
         self._by_client: dict[int, Holding] = {}
-        for client in clients:
-            data = client.data
+        self._data: dict[int, TrainingData] = {}
+        for client in self._clients:
+            data = self._data[id(client)] = client.data
             member = hashlib.sha256(np.packbits(data.membership).tobytes()).digest()
             key = (id(data.records), member, data.x.dtype)
             if key not in known:
@@ -63,15 +68,17 @@ class RecordPool:
                 kept.setdefault(shape, []).append(data)
                 known[key] = Holding(offset, len(data.y), len(known))
             self._by_client[id(client)] = known[key]
-        self._clients = list(clients)  # ids stay valid while they are kept
         self.pools = {shape: _pool(parts) for shape, parts in kept.items()}
 
     def of(self, client: Client) -> Holding:
-        """Where its records are."""
+        """Where its records are; all are gathered again after somebody's features were scaled."""
+        if self._data[id(client)] is not client.data:
+            self._gather()
         return self._by_client[id(client)]
 
     def pool(self, client: Client) -> Pool:
         """The pool that they are in."""
+        self.of(client)
         return self.pools[shape_of(client)]
 
 
