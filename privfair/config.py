@@ -33,6 +33,17 @@ NOTION_ALIASES = {
 }
 
 
+# what follows from scaled features, where it is not named
+RATES = (
+    ("federation", "rounds"),
+    ("federation", "learning_rate"),
+    ("federation", "average_last"),
+    ("federation", "batch_size"),
+    ("privacy", "max_grad_norm"),
+    ("privacy", "sampling_rate"),
+)
+
+
 class Section(BaseModel):
     """A table of the file."""
 
@@ -111,6 +122,11 @@ class FederationConfig(Section):
     # scores, or sums of features, under the model of the round before: they leave with its updates, in one exchange;
     # default: with masks on Flower, where each exchange takes seconds and each sum two of them
     lagged_scores: bool | None = None
+    # moments: features are standardised by sums of them that are released once; default: with fairness.target
+    scaling: Literal["moments", "none"] | None = None
+    # logistic regression: standardised features are whitened by released products of them; default: with
+    # fairness.target, where the declared number of records is large enough
+    precondition: bool | None = None
     proximal: float = Field(0.01, ge=0, le=MOST_STEP)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0, le=MOST_STEP)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0, le=MOST_STEP)
@@ -247,6 +263,14 @@ class Config(Section):
         return self.masks and self.run.engine == "stacked"
 
     @property
+    def asks_for_scaling(self) -> bool:
+        """Whether features are to be scaled by released moments, or not, by a rule: asked for, or for a target."""
+        federation = self.federation
+        if federation.scaling is None and federation.precondition is None:
+            return self.fairness.target is not None
+        return True
+
+    @property
     def lagged(self) -> bool:
         """Whether what is shared for fairness is that under the model of the round before."""
         asked = self.federation.lagged_scores
@@ -312,11 +336,13 @@ class Config(Section):
     def undecided(self) -> tuple[tuple[str, str], ...]:
         """(section, key) of unnamed keys whose being named would decide more than their value, in an open question.
 
-        To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks.
+        To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks. Rates
+        and rounds follow from scaled features, unless they are named.
         """
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
-        return tuple(found for found in (*tracker, *masks) if found[1] not in getattr(self, found[0]).model_fields_set)
+        rates = RATES if self.asks_for_scaling else ()
+        return tuple(found for found in (*tracker, *masks, *rates) if found[1] not in getattr(self, found[0]).model_fields_set)
 
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""

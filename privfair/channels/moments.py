@@ -56,7 +56,8 @@ class _SumChannel(Channel[Any, Any]):
         rows = max(1, AT_ONCE // release.count)
         parts = [features[start : start + rows] for start in range(0, max(1, len(features)), rows)]
         sums = [whole_sum(self.vectors(request, part), float(release.bound), release.steps) for part in parts]
-        return np.sum(sums, axis=0, dtype=np.int64)
+        total: NDArray[np.int64] = np.sum(sums, axis=0, dtype=np.int64)
+        return total
 
     def respond(self, request: Any, client: Client, entropy: Entropy) -> Any:
         """The sum with its noise, or a part of the masked sum of all."""
@@ -76,10 +77,10 @@ class _SumChannel(Channel[Any, Any]):
         self, run: PrivateRun, sampling: Sampling | None = None, noise: Any = None, *, fixed: bool = True
     ) -> calibration.Channel | None:
         """Once, and as often again as a crash may need."""
-        found = run.moments_noise
-        if found is None or len(found) <= self.which:
+        found, plan = run.moments_noise, run.work.moments
+        if found is None or plan is None or len(found) <= self.which:
             return None
-        multiplier, count, plan = found[self.which], run.work.moments.sizes[self.which], run.work.moments
+        multiplier, count = found[self.which], plan.sizes[self.which]
         if run.own_share:
             multiplier /= math.sqrt(plan.shares)
         event = Gaussian(ratio_of(multiplier, count), run.moved, run.adjacency)

@@ -20,6 +20,7 @@ from privfair.federated.messages import Model, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFewTrained
 from privfair.mechanisms.entropy import stream
+from privfair.models import exported
 from privfair.numbers import finite
 from privfair.runs.assembly import RunSpec, new_name
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
@@ -165,7 +166,7 @@ def write_results(run: ServerRun, state: ServerState) -> dict[str, Any]:
     if run.replica is not None:
         model = run.spec.model()
         model.load(run.replica.result)
-        write_bytes(path / "model.safetensors", weights_file(model.module.state_dict()))
+        write_bytes(path / "model.safetensors", weights_file(exported(model.module, state.release_plan.scaling)))
     figures = None
     if run.released and noise is not None:
         tables = [evaluation.confusion for evaluation in run.released]

@@ -104,8 +104,13 @@ class FeatureMoments:
         first, second = sizes(features)
         found = [(self.moments, first, self.first), (self.products, second, self.second)]
         order = self.products is None or self.moments is not None
-        return order and (self.records > 0) == (self.moments is not None) and all(
-            t is None or (r is not None and t.shape == (n,) and bool((np.abs(t) <= MOST_TOTAL).all())) for t, n, r in found
+        return (
+            order
+            and (self.records > 0) == (self.moments is not None)
+            and all(
+                t is None or (r is not None and t.shape == (n,) and bool((np.abs(t) <= MOST_TOTAL).all()))
+                for t, n, r in found
+            )
         )
 
     def succeeds(self, before: FeatureMoments) -> bool:

@@ -310,7 +310,7 @@ def _with_moments(release_plan: ReleasePlan, server: Server, log: ExchangeLog) -
         else:
             total = sum((reply.total for reply in replies.values()), start=np.zeros(1, dtype=np.int64))
             there = float(release_plan.records[list(replies)].sum() / release_plan.records.sum())
-        if total is None or not there > 0:
+        if total is None or not there > 0 or total.size != planned[who[0]].release.count:
             rule = "must be released by enough clients, for features to be scaled by them"
             raise InputError(name, rule, len(replies), "; ".join(sorted({note.reason for note in server.sums.notes()})))
         whole = total if there == 1.0 else np.rint(total / there).astype(np.int64)  # as if nobody was absent

@@ -71,6 +71,11 @@ from privfair.secure_aggregation.masks import (
 _DIGEST, _TAG = 32, 16
 
 
+# channels of whose answers only a masked sum is opened
+_REQUESTS = (TrainRequest, EmbeddingsRequest, CountsRequest, EvaluateRequest, MomentsRequest, ProductsRequest)
+SUMMED = tuple(request.channel for request in _REQUESTS)
+
+
 def sum_number(
     channel: str, round_number: int | None, rounds: int, *, joined: bool = False, scaled: bool = False
 ) -> int:

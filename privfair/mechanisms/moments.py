@@ -8,8 +8,8 @@ regression with enough records, Σ(ssᵀ, s) of the standardised features s: the
     whitened       z = P·(s − m̄),  P = (C + ρI)^(−½),  C, m̄ from the second, ρ = max(2e√d/n, λ_max/1000)
 
 Whitening makes the Hessian of logistic regression at most ¼ in every direction, so that gradient descent with step 4 is
-a Newton method with a fixed Hessian (cf. Ganesh, Haghifam, Steinke & Thakurta 2023, arXiv 2305.13209). Features that are
-multiplied by any root of (C + ρI)⁻¹ give the same steps up to a rotation, which neither clipping nor noise sees.
+a Newton method with a fixed Hessian (cf. Ganesh, Haghifam, Steinke & Thakurta 2023, arXiv 2305.13209). Features that
+are multiplied by any root of (C + ρI)⁻¹ give the same steps up to a rotation, which neither clipping nor noise sees.
 
 Sensitivity. A record's vector is cut to a public length b and rounded to whole numbers of b/steps of length `steps` at
 most, so that it moves the sum by that: whatever the record, and whatever scaling it was given. (x, x²) has length
@@ -110,6 +110,11 @@ class MomentsPlan:
         d = self.features
         return math.sqrt(2.0 * self.columns), math.sqrt(d * (d + 2.0))
 
+    @property
+    def largest(self) -> tuple[float, float]:
+        """How large a number of a record's vector can be, over its length: features are cut, too."""
+        return 1.0 / self.bounds[0], min(1.0, math.sqrt(2.0) * CUT**2 / self.bounds[1])
+
     def release(self, which: int, records: int, multipliers: Sequence[float] | None) -> SumRelease:
         """One of the sums, for a released number of records; `multipliers`: of the noise, None without privacy."""
         return self._release(which, records, None if multipliers is None else multipliers[which])
@@ -118,6 +123,7 @@ class MomentsPlan:
         most = MOST  # where nothing is masked there is room for anybody, and terms do not depend on counts
         if self.masked:
             most = math.ceil(1.1 * max(records, 1) + 6 * math.sqrt(max(records, 1)) + 100)
+        most = math.ceil(most * self.largest[which])
         try:
             if multiplier is not None:
                 plan = GradientPlan(self.sizes[which], self.clients, self.shares, self.modulus)
@@ -166,7 +172,9 @@ def columns_of(features: tuple[str, ...]) -> int:
 
     "column=value" is one of a category's, and "column: from 3 to 5" one of the bins of a number.
     """
-    return len({next((name.partition(sign)[0] + sign for sign in ("=", ": ") if sign in name), name) for name in features})
+    return len(
+        {next((name.partition(sign)[0] + sign for sign in ("=", ": ") if sign in name), name) for name in features}
+    )
 
 
 # ---- The vectors of records, each of which depends on its record alone.
@@ -185,7 +193,9 @@ def products(s: FloatArray) -> FloatArray:
     cut = s * np.minimum(1.0, math.sqrt(d) / np.maximum(lengths, 1e-12))
     first, second = np.triu_indices(d)
     weights = np.where(first == second, 1.0, math.sqrt(2.0))
-    return np.ascontiguousarray(np.concatenate([cut[:, first] * cut[:, second] * weights, math.sqrt(2.0) * cut], axis=1))
+    return np.ascontiguousarray(
+        np.concatenate([cut[:, first] * cut[:, second] * weights, math.sqrt(2.0) * cut], axis=1)
+    )
 
 
 # ---- What the sums are turned into.

@@ -78,7 +78,7 @@ def require_private(config: Config, algorithm: Algorithm, task: str) -> None:
         raise InputError("federation.method", rule, name, remedy)
     if config.privacy.client_level:
         _require_whole_clients(config)
-    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding":
+    elif config.privacy.distributed_noise and config.fairness.tracker != "embedding" and not _sums_alone(config):
         rule = "is for the embedding tracker only, or for updates of whole clients"
         raise InputError("privacy.distributed_noise", rule, True)
     if config.privacy.smallest_cohort is not None and not (config.privacy.distributed_noise or config.masks):
@@ -125,6 +125,11 @@ def require_masks(config: Config, clients: int) -> None:
     if trained is not None and trained < clients:
         rule = f"must be left out with aggregation.masks, or be all {clients} clients: a sum of fewer does not open"
         raise InputError("federation.clients_per_round", rule, trained, "Or set aggregation.masks = false.")
+
+
+def _sums_alone(config: Config) -> bool:
+    """Whether a run with masks releases nothing but sums: counts, gradients, and no scores."""
+    return config.sums_gradients and config.federation.method == "fedavg"
 
 
 def _require_whole_clients(config: Config) -> None:

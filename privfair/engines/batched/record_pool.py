@@ -70,15 +70,17 @@ class RecordPool:
             self._by_client[id(client)] = known[key]
         self.pools = {shape: _pool(parts) for shape, parts in kept.items()}
 
-    def of(self, client: Client) -> Holding:
-        """Where its records are; all are gathered again after somebody's features were scaled."""
-        if self._data[id(client)] is not client.data:
+    def refresh(self) -> None:
+        """Gather all records again if somebody's features were scaled since; before anything refers to places."""
+        if any(self._data[id(client)] is not client.data for client in self._clients):
             self._gather()
+
+    def of(self, client: Client) -> Holding:
+        """Where its records are."""
         return self._by_client[id(client)]
 
     def pool(self, client: Client) -> Pool:
         """The pool that they are in."""
-        self.of(client)
         return self.pools[shape_of(client)]
 
 
