@@ -154,6 +154,8 @@ class PrivacyConfig(Section):
         None, gt=0
     )  # noise scale over max_grad_norm; client level: of the sum, over the largest part of one
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
+    moments_noise: float | None = Field(None, gt=0)  # federation.scaling: scale over the largest part of a record
+    products_noise: float | None = Field(None, gt=0)  # federation.precondition: the same
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
     prediction_share: float | None = Field(None, gt=0, lt=1)  # default: 0.5 for scores, 0.3 for sums of features
@@ -186,8 +188,8 @@ class PrivacyConfig(Section):
     @property
     def noise(self) -> dict[str, float | None]:
         """The noise scales by key."""
-        keys = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
-        return {key: getattr(self, key) for key in keys}
+        first = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
+        return {key: getattr(self, key) for key in (*first, "moments_noise", "products_noise")}
 
     @property
     def enabled(self) -> bool:
@@ -342,7 +344,9 @@ class Config(Section):
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
         rates = RATES if self.asks_for_scaling else ()
-        return tuple(found for found in (*tracker, *masks, *rates) if found[1] not in getattr(self, found[0]).model_fields_set)
+        return tuple(
+            found for found in (*tracker, *masks, *rates) if found[1] not in getattr(self, found[0]).model_fields_set
+        )
 
     def as_tables(self) -> dict[str, Any]:
         """Nested plain values, without the keys that have no value; what `config.toml` of a run holds."""

@@ -133,18 +133,21 @@ class PrivateRun:
     def moments_noise(self) -> tuple[float, ...] | None:
         """The noise multipliers of moments and products, with room for repetitions; None where none are released.
 
-        A tenth of μ², and a quarter of the rest, whatever the noise of the rest is (see `gaussian_budget`).
+        Given, or a tenth of μ², and a quarter of the rest, whatever the noise of the rest is (see `gaussian_budget`).
         """
         plan = self.work.moments
         if plan is None:
             return None
-        if self.config.epsilon is None:
-            rule = "must be given to scale features by released moments, whose noise is a share of it"
-            raise InputError("privacy.epsilon", rule, None, 'Or set federation.scaling = "none".')
-        shares = (SHARE, PRODUCTS_SHARE * (1 - SHARE)) if plan.precondition else (SHARE,)
-        budget = gaussian_budget(self.config.epsilon, self.config.delta) / math.sqrt(1 + self.config.retries)
-        ratios = [self.moved / (budget * math.sqrt(share)) for share in shares]
-        return tuple(multiplier_of(ratio, count) for ratio, count in zip(ratios, plan.sizes, strict=False))
+        keys, shares = ("moments_noise", "products_noise"), (SHARE, PRODUCTS_SHARE * (1 - SHARE))
+        found = []
+        for which in range(1 + plan.precondition):
+            given = getattr(self.config, keys[which])
+            if given is None:
+                budget = gaussian_budget(self.target(keys[which]), self.config.delta)
+                ratio = self.moved * math.sqrt((1 + self.config.retries) / shares[which]) / budget
+                given = multiplier_of(ratio, plan.sizes[which])
+            found.append(given)
+        return tuple(found)
 
     def moments(self, records: int) -> FeatureMoments | None:
         """How features are scaled, for so many released records."""

@@ -308,6 +308,8 @@ NOISE_KEYS = {  # the key of [privacy] with the noise of each channel
     "embeddings": "prediction_noise",
     "counts": "count_noise",
     "evaluation": "evaluation_noise",
+    "moments": "moments_noise",
+    "products": "products_noise",
 }
 
 
@@ -326,4 +328,8 @@ def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
         found["updates"] = release_plan.client_updates.noise.multiplier
     if release_plan.evaluation is not None:
         found["evaluation"] = release_plan.evaluation.scale
+    sums = release_plan.moments
+    for name, release in (("moments", sums and sums.first), ("products", sums and sums.second)):
+        if release is not None and release.noise is not None:
+            found[name] = release.noise.multiplier
     return found

@@ -155,7 +155,7 @@ class RunSpec:
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> RunSpec:
         """Of a run with so many clients, its configuration settled; what a private run must not have is refused."""
         settled = settle(config, schema, clients, notion)
-        config, f = settled.config, config.federation
+        config, f = settled.config, settled.config.federation
         if notion is not None:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)

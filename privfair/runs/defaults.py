@@ -132,7 +132,7 @@ def _no_moments(config: Config) -> str | None:
     privacy = config.privacy
     if privacy.client_level:
         return "noise of moments would have to hide all records of a client"
-    if privacy.enabled and privacy.epsilon is None:
+    if privacy.enabled and privacy.epsilon is None and privacy.moments_noise is None:
         return "the noise of moments is a share of privacy.epsilon, which is not given"
     if not privacy.enabled and not config.masks and config.scheme != "plain":
         return "moments without noise would leave the clients in the open, and sums are encrypted"
