@@ -329,7 +329,8 @@ def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
     if release_plan.evaluation is not None:
         found["evaluation"] = release_plan.evaluation.scale
     sums = release_plan.moments
-    for name, release in (("moments", sums and sums.first), ("products", sums and sums.second)):
+    both = () if sums is None else (("moments", sums.first), ("products", sums.second))
+    for name, release in both:
         if release is not None and release.noise is not None:
             found[name] = release.noise.multiplier
     return found
