@@ -82,8 +82,12 @@ def test_masked_moments_have_the_totals_of_the_same_run_in_one_process(tmp_path:
     found = deployment(tmp_path, tree, about)
     checkpoint = found.serve()
     assert not checkpoint.absent
-    local = build(Config.build(merged(tree, about, {"data": {"name": "synthetic", "clients": 5, "records": 60},
-        "federation": {"batch_size": 20, "learning_rate": 0.3}, "run": {"seed": 4, "ledger": f"sqlite:///{tmp_path}/l.sqlite"}})))  # fmt: skip
+    own = {
+        "data": {"name": "synthetic", "clients": 5, "records": 60},
+        "federation": {"batch_size": 20, "learning_rate": 0.3},
+        "run": {"seed": 4, "ledger": f"sqlite:///{tmp_path}/l.sqlite"},
+    }
+    local = build(Config.build(merged(tree, about, own)))
     try:
         plan = begin(local.server).release_plan
     finally:
