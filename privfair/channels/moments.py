@@ -109,8 +109,8 @@ class _SumChannel(Channel[Any, Any]):
         noise = release.noise
         facts: dict[str, Any] = {
             "mechanism": "gaussian (integers)",
-            "noise_multiplier": noise.multiplier,
-            "bound": release.bound,
+            "scale": noise.multiplier,
+            "unit": f"times the largest part of one record, {release.bound:.4g}",
             "numbers": noise.count,
             "grid_step": release.bound / release.steps,
         }

@@ -20,6 +20,7 @@ from privfair.datasets.records import ClientData, Federation
 from privfair.engines.local import InProcess
 from privfair.federated.messages import MomentsRequest, ProductsRequest, TrainRequest
 from privfair.privacy.plan_report import plan_report
+from privfair.reports.run_page import run_page
 from privfair.runs.assembly import RunSpec, build
 from privfair.runs.defaults import Choice, settle
 from privfair.runs.loop import RunOutcome, run
@@ -221,6 +222,8 @@ def test_a_saved_model_takes_features_as_they_were_before_scaling(tmp_path: Path
     labels = federation.pooled_test().labels
     assert float((again.predict(federation.pooled_test().features) == labels).mean()) == result.accuracy
     assert len(np.unique(outcome_scores.round(6))) > 10
+    if private:
+        assert "means and variances of features" in run_page(tmp_path / "run")
 
 
 def test_the_saved_scores_are_those_of_the_run(tmp_path: Path) -> None:
