@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from accountant.errors import InputError, Refused
 from privfair.config import Config, with_overrides
 from privfair.datasets.csv_file import from_table
@@ -20,9 +18,10 @@ from privfair.datasets.table import Table, table_of
 from privfair.engines.evaluation import Row
 from privfair.fairness.notions import Notion
 from privfair.federated.exchange import Unfinished
-from privfair.models import TaskKind
-from privfair.runs.assembly import Credentials, Simulation, build
+from privfair.models import TaskKind, exported, with_scaling
+from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory, TrainedModel, load
+from privfair.runs.keys import Credentials
 from privfair.runs.loop import Planned, Report, RunOutcome, run
 from privfair.runs.summary import summarise
 
@@ -266,18 +265,21 @@ def _finish(outcome: RunOutcome, directory: RunDirectory | None, found: str | No
     """The result with final figures; writes the files of the run. `found`: what was guessed of a bare table."""
     simulation = outcome.simulation
     schema, module = simulation.federation.schema, simulation.model.module
+    scaling = outcome.state.release_plan.scaling
+    trained = TrainedModel(
+        with_scaling(module, scaling), schema.features, TaskKind.of(schema), simulation.federation.encoder
+    )
     metrics = summarise(outcome, str(directory.path) if directory else None)
     metrics |= {} if found is None else {"guessed": found}
     if directory is not None:
-        state: dict[str, torch.Tensor] = {name: t.detach().clone() for name, t in module.state_dict().items()}
-        directory.write_results(metrics, outcome.history, state)
+        directory.write_results(metrics, outcome.history, exported(module, scaling))
     if simulation.gateway is not None:
         simulation.gateway.delivered()
     return Result(
         accuracy=metrics["accuracy"],
         unfairness=metrics["unfairness"],
         privacy=metrics["privacy"],
-        model=TrainedModel(module, schema.features, TaskKind.of(schema), simulation.federation.encoder),
+        model=trained,
         metrics=metrics,
         rows=tuple(outcome.history),
         out=directory.path if directory else None,

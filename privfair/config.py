@@ -33,6 +33,17 @@ NOTION_ALIASES = {
 }
 
 
+# what follows from scaled features, where it is not named
+RATES = (
+    ("federation", "rounds"),
+    ("federation", "learning_rate"),
+    ("federation", "average_last"),
+    ("federation", "batch_size"),
+    ("privacy", "max_grad_norm"),
+    ("privacy", "sampling_rate"),
+)
+
+
 class Section(BaseModel):
     """A table of the file."""
 
@@ -112,6 +123,11 @@ class FederationConfig(Section):
     # scores, or sums of features, under the model of the round before: they leave with its updates, in one exchange;
     # default: with masks on Flower, where each exchange takes seconds and each sum two of them
     lagged_scores: bool | None = None
+    # moments: features are standardised by sums of them that are released once; default: with fairness.target
+    scaling: Literal["moments", "none"] | None = None
+    # logistic regression: standardised features are whitened by released products of them; default: with
+    # fairness.target, where the declared number of records is large enough
+    precondition: bool | None = None
     proximal: float = Field(0.01, ge=0, le=MOST_STEP)  # FedProx: μ
     agnostic_step: float = Field(0.01, gt=0, le=MOST_STEP)  # agnostic: step γτ of the clients' weights
     fairfed_beta: float = Field(1.0, ge=0, le=MOST_STEP)
@@ -140,6 +156,8 @@ class PrivacyConfig(Section):
         None, gt=0
     )  # noise scale over max_grad_norm; client level: of the sum, over the largest part of one
     evaluation_noise: float | None = Field(None, gt=0)  # scale, in records
+    moments_noise: float | None = Field(None, gt=0)  # federation.scaling: scale over the largest part of a record
+    products_noise: float | None = Field(None, gt=0)  # federation.precondition: the same
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
     prediction_share: float | None = Field(None, gt=0, lt=1)  # default: 0.5 for scores, 0.3 for sums of features
@@ -172,8 +190,8 @@ class PrivacyConfig(Section):
     @property
     def noise(self) -> dict[str, float | None]:
         """The noise scales by key."""
-        keys = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
-        return {key: getattr(self, key) for key in keys}
+        first = ("count_noise", "prediction_noise", "noise_multiplier", "evaluation_noise")
+        return {key: getattr(self, key) for key in (*first, "moments_noise", "products_noise")}
 
     @property
     def enabled(self) -> bool:
@@ -248,6 +266,14 @@ class Config(Section):
     def masks_in_the_open(self) -> bool:
         """Whether masked sums are of integers as they are: the stacked engine has the law of such a run alone."""
         return self.masks and self.run.engine == "stacked"
+
+    @property
+    def asks_for_scaling(self) -> bool:
+        """Whether features are to be scaled by released moments, or not, by a rule: asked for, or for a target."""
+        federation = self.federation
+        if federation.scaling is None and federation.precondition is None:
+            return self.fairness.target is not None
+        return True
 
     @property
     def lagged(self) -> bool:
@@ -325,7 +351,8 @@ class Config(Section):
     def undecided(self) -> tuple[tuple[str, str], ...]:
         """(section, key) of unnamed keys whose being named would decide more than their value, in an open question.
 
-        To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks.
+        To name the number of scores asks for scores to be shared; to name the noise of counts may exclude masks. Rates
+        and rounds follow from scaled features, unless they are named.
         """
         tracker = (("fairness", "samples"), ("fairness", "quotas")) if self.fairness.tracker is None else ()
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
@@ -333,7 +360,8 @@ class Config(Section):
         evaluation = (("privacy", "evaluation"),)
         followed = (("fairness", "lambda"), ("federation", "average_last"))  # the first is never named beside a target
         target = followed if self.fairness.target is not None else ()
-        found = (*tracker, *masks, *step, *evaluation, *target)
+        rates = RATES if self.asks_for_scaling else ()
+        found = dict.fromkeys((*tracker, *masks, *step, *evaluation, *target, *rates))
         return tuple(one for one in found if one[1] not in getattr(self, one[0]).model_fields_set)
 
     @property

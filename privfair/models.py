@@ -6,7 +6,7 @@ regression, multilayer perceptrons, or any `torch.nn.Module` of the user's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from torch.nn import functional
 from accountant.errors import InputError
 from privfair.datasets.records import Schema
 from privfair.mechanisms.entropy import stream
+from privfair.mechanisms.moments import Scaling
 from privfair.util import FloatArray, named_object, user_code
 
 
@@ -113,6 +114,54 @@ class TaskKind:
     def score_range(kind: str) -> tuple[float, float] | None:
         """The range of the scores; a loss has none."""
         return (0.0, 1.0) if kind == "prediction" else None
+
+
+class Scaled(nn.Module):
+    """A model on features as the encoder gives them, which are scaled as in training before the model sees them."""
+
+    def __init__(self, module: nn.Module, scaling: Scaling) -> None:
+        """`module`: takes scaled features."""
+        super().__init__()
+        self.module, self.matrices = module, {}
+        for name in SCALING:
+            values = getattr(scaling, name)
+            if values is not None:
+                self.matrices[name] = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs of the model."""
+        found = Scaling(**{name: values.numpy() for name, values in self.matrices.items()})
+        features = found.apply(x.detach().numpy().astype(np.float32)).astype(np.float32)
+        outputs: torch.Tensor = self.module(torch.from_numpy(features).to(x.dtype))
+        return outputs
+
+
+SCALING = ("centre", "scale", "shift", "matrix")
+_OF_SCALING = "scaling."  # what their names in a file of weights begin with
+
+
+def exported(module: nn.Module, scaling: Scaling | None) -> dict[str, torch.Tensor]:
+    """The weights of a model, and what features are scaled by before it, as a file has them."""
+    weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    if scaling is not None:
+        weights |= {f"{_OF_SCALING}{name}": values for name, values in Scaled(module, scaling).matrices.items()}
+    return weights
+
+
+def imported(weights: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Scaling | None]:
+    """What `exported` made: the weights of the model, and what features are scaled by."""
+    own = {name: tensor for name, tensor in weights.items() if not name.startswith(_OF_SCALING)}
+    rest = {name.removeprefix(_OF_SCALING): tensor for name, tensor in weights.items() if name not in own}
+    if not rest:
+        return own, None
+    if not {"centre", "scale"} <= set(rest) <= set(SCALING) or ("shift" in rest) != ("matrix" in rest):
+        raise InputError("model", "must have a whole scaling of features, or none", ", ".join(sorted(rest)))
+    return own, Scaling(**{name: tensor.numpy() for name, tensor in rest.items()})
+
+
+def with_scaling(module: nn.Module, scaling: Scaling | None) -> nn.Module:
+    """The model on features as the encoder gives them."""
+    return module if scaling is None else Scaled(module, scaling)
 
 
 # ---- Models.

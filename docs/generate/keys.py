@@ -55,6 +55,11 @@ KEYS = {
     "federation.lagged_scores": "Scores, or sums of features, under the model of the round before: they leave with its "
     "updates, so that a round has one exchange instead of two, and under masks two instead of four. Unset: true with "
     "masks on Flower, else false; a run's `config.toml` has the value.",
+    "federation.scaling": "`moments`: features are standardised by sums of them, and of their squares, which clients "
+    "release once before the first round (see [Defaults](../howto/defaults.md)). `none`: they are as the encoder gives "
+    "them. Unset: `moments` where there is a `fairness.target` (`none` at client level), else as they are.",
+    "federation.precondition": "Logistic regression with `scaling`: features are also whitened, by released sums of "
+    "their products. Unset: true where the declared number of records is large enough for that to pay.",
     "federation.proximal": "μ of FedProx.",
     "federation.agnostic_step": "Step γτ of the clients' weights (agnostic).",
     "federation.fairfed_beta": "β of FairFed.",
@@ -80,6 +85,9 @@ KEYS = {
     "privacy.noise_multiplier": "DP-SGD: noise scale over `max_grad_norm`. At client level: noise of the sum over "
     "the largest part of one client, `max_update_norm` times its weight.",
     "privacy.evaluation_noise": "Scale, in records.",
+    "privacy.moments_noise": "`federation.scaling`: noise scale over the largest part of one record. Unset: what makes "
+    "the release cost a tenth of the squared Gaussian budget μ² of the run.",
+    "privacy.products_noise": "`federation.precondition`: the same for products, at a quarter of what that leaves.",
     "privacy.count_share": "How much of ε the counts may cost by themselves.",
     "privacy.prediction_share": "The same for scores (0.5 unless given) or features (0.3). Updates get the rest.",
     "privacy.equalise_groups": "One sampling rate for the scores of all groups, so that a small one pays no more.",

@@ -44,7 +44,7 @@ LARGEST = 1e18  # of a score, a measure or a change: what is larger is no longer
 
 # the channels whose noise the planner calibrates to what ε the others leave
 CALIBRATED = ("predictions", "embeddings", "updates")
-Phase = Literal["before", "round", "algorithm", "training", "after", "on demand"]
+Phase = Literal["before", "scaling", "round", "algorithm", "training", "after", "on demand"]
 Q = TypeVar("Q")
 R = TypeVar("R")
 
@@ -111,8 +111,9 @@ class AgreedRun(Protocol):
 class Channel(ABC, Generic[Q, R]):
     """One kind of release.
 
-    `phase`: who asks for it, and when. "before" the first round; in every "round", by the round itself; by the
-    "algorithm" in a round; for "training"; "after" the last round; or "on demand", without privacy only.
+    `phase`: who asks for it, and when. "before" there are terms; for "scaling" features, under the terms and before the
+    first round; in every "round", by the round itself; by the "algorithm" in a round; for "training"; "after" the last
+    round; or "on demand", without privacy only.
 
     The noise of a channel is settled before counts are released, and its price is part of every plan, unless the
     planner calibrates it (`CALIBRATED`).
@@ -305,6 +306,8 @@ def require_planned(request: Request, run: AgreedRun, release_plan: ReleasePlan 
         require(0 <= number < rounds, f"The plan has {rounds} rounds, and no round {number}.")
     if channel.phase == "on demand" and run.planner is not None:
         raise Declined(f"A private run has no {channel.name}, which leave without noise and without a price.")
+    if channel.phase not in ("before", "scaling"):
+        require(release_plan.scaled, "The terms do not say yet how features are scaled.")
     planned = channel.planned(release_plan, run.plan, number, me)
     if planned is None:
         when = "" if number is None else f" in round {number}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self
@@ -14,7 +15,9 @@ from accountant.events import Adjacency, Neighbouring, Unit
 from privfair.config import PrivacyConfig
 from privfair.fairness.notions import Cells
 from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.release_plan import FeatureMoments, feature_moments
 from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for, shared_scale_for
+from privfair.mechanisms.moments import PRODUCTS_SHARE, SHARE, MomentsPlan, gaussian_budget, multiplier_of
 from privfair.mechanisms.vector_release import GradientPlan, UpdatePlan
 from privfair.secure_aggregation.masks import MODULUS, Cohort
 from privfair.util import FloatArray
@@ -40,6 +43,7 @@ class Workload:
     cohort: Cohort | None = None  # of masked sums; None: contributions are not masked
     counts_in_shares: bool = False  # counts and evaluation are totals, whose noise comes in shares
     participation: float = 1.0  # the share of clients that train in a round
+    moments: MomentsPlan | None = None  # sums of features, by which they are scaled; None: they are not
     learning_rate: float = 0.0
     learning_rate_decay: float = 1.0
     damped: int = 0  # as `Schedule.damped`
@@ -121,6 +125,35 @@ class PrivateRun:
             return None
         overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
         return self._counts(c.evaluation, c.evaluation_noise, c.evaluation_share, overlap, "evaluation_noise")
+
+    @property
+    def moved(self) -> float:
+        """How far one record moves a sum of vectors of length 1 at most."""
+        return 1.0 if self.adjacency is Adjacency.ADD_OR_REMOVE else 2.0
+
+    @cached_property
+    def moments_noise(self) -> tuple[float, ...] | None:
+        """The noise multipliers of moments and products, with room for repetitions; None where none are released.
+
+        Given, or a tenth of μ², and a quarter of the rest, whatever the noise of the rest is (see `gaussian_budget`).
+        """
+        plan = self.work.moments
+        if plan is None:
+            return None
+        keys, shares = ("moments_noise", "products_noise"), (SHARE, PRODUCTS_SHARE * (1 - SHARE))
+        found = []
+        for which in range(1 + plan.precondition):
+            given = getattr(self.config, keys[which])
+            if given is None:
+                budget = gaussian_budget(self.target(keys[which]), self.config.delta)
+                ratio = self.moved * math.sqrt((1 + self.config.retries) / shares[which]) / budget
+                given = multiplier_of(ratio, plan.sizes[which])
+            found.append(given)
+        return tuple(found)
+
+    def moments(self, records: int) -> FeatureMoments | None:
+        """How features are scaled, for so many released records."""
+        return None if self.work.moments is None else feature_moments(self.work.moments, records, self.moments_noise)
 
     def _counts(
         self, kind: Literal["laplace", "gaussian"], given: float | None, share: float, overlap: int, key: str

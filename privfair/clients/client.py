@@ -37,6 +37,7 @@ from privfair.federated.secure_sums import MaskingDesk
 from privfair.kernels.families import parse_kernel
 from privfair.kernels.mmd import Pair
 from privfair.mechanisms.entropy import Entropy, EntropyOf
+from privfair.mechanisms.moments import Scaling
 from privfair.mechanisms.vector_release import VectorNoise, grid_sum
 from privfair.models import FlatModel, TaskKind
 from privfair.secure_aggregation import ClientAggregator
@@ -176,7 +177,8 @@ class Client:
         """
         self.totals, self.masking = totals, masking
         self.index = index
-        self.name = data.name
+        self.name, self._given = data.name, data
+        self._scaling: Scaling | None = None
         self.seed = seed
         self.entropy = entropy
         self.model = model
@@ -187,6 +189,19 @@ class Client:
         self.test_data = self._tensors(data.test, cells)
         self.groups = tuple(len(attribute.values) for attribute in schema.sensitive)
         self.control: FloatArray | None = None
+
+    @property
+    def raw_features(self) -> NDArray[np.float32]:
+        """The features of its training records as the encoder gave them, whatever they are scaled by now."""
+        return self._given.train.features
+
+    def scale(self, scaling: Scaling | None) -> None:
+        """From here on train and test on features that are scaled like this; None: on those that were given."""
+        if scaling is self._scaling:
+            return
+        self._scaling, cells = scaling, self.data.cells
+        self.data = self._tensors(scaled(self._given.train, scaling), cells)
+        self.test_data = self._tensors(scaled(self._given.test, scaling), cells)
 
     @property
     def cell_counts(self) -> NDArray[np.int64]:
@@ -222,6 +237,13 @@ class Client:
         if self.embedder is None:
             raise InputError("request", "must be of the agreed tracker", "features of scores")
         return self.embedder
+
+
+def scaled(records: Records, scaling: Scaling | None) -> Records:
+    """The records with scaled features; those of each depend on that record alone, to the last bit."""
+    if scaling is None:
+        return records
+    return replace(records, features=scaling.apply(records.features).astype(np.float32))
 
 
 # ---- What a client minimises.

@@ -410,6 +410,11 @@ def table_tree(look: Look, tree: Mapping[str, Any], **goal: float | None) -> dic
     for key, section in keys.items():
         if goal.get(key) is not None:
             merged.setdefault(section, {})[key] = goal[key]
+    private, size = merged.get("privacy", {}), look.guess.records
+    named = "records" in merged["data"] or "records" in private
+    if goal.get("target") is not None and "epsilon" in private and not named:
+        # read off the table, as ranges are, for rates to follow from: of such a run no ε is claimed anyway
+        merged["privacy"] |= {"records": size} if private.get("delta", 1e-5) < 1 / size else {}
     return merged
 
 

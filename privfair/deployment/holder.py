@@ -66,6 +66,7 @@ from privfair.federated.model_state import STRENGTHS, Replica
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan, terms_digest
 from privfair.federated.round import ExactCounts
 from privfair.federated.secure_sums import in_a_sum
+from privfair.models import exported
 from privfair.numbers import finite
 from privfair.privacy.ledger_gateway import LedgerGateway
 from privfair.privacy.planner import PrivateCounts
@@ -122,6 +123,10 @@ def require_acceptable(
             raise Declined("This data holder takes no part before it has reported its counts in this run.")
         same = own is None or (release_plan.records[me] == own.records and equal(release_plan.cells[me], own.cells))
         require(bool(same), "The terms have other counts of this data holder than it reported.")
+    moments = release_plan.moments
+    if moments is not None:  # their totals are nobody's to check: see `channels.moments` for why that costs no privacy
+        require(moments.fits(len(spec.schema.features)), "The terms have impossible moments of features.")
+        release_plan = replace(release_plan, moments=moments.bare)
     if RELEASE_PLANS.to_text(_settled(release_plan, negotiator)) != RELEASE_PLANS.to_text(release_plan):
         raise Declined(
             "The terms (noise, rates, numbers of scores) are not those that follow from the agreed plan. Another "
@@ -129,6 +134,10 @@ def require_acceptable(
         )
     if before is not None:
         same = negotiator.admits_later and _noise(before) == _noise(release_plan) and _grown(before, release_plan)
+        if before.moments is not None and moments is not None:
+            known = RELEASE_PLANS.to_text(replace(before, moments=before.moments.bare))
+            same = same or known == RELEASE_PLANS.to_text(release_plan)
+            same = same and moments.succeeds(before.moments)
         require(same, "The terms have changed for data holders that were there before.")
 
 
@@ -284,6 +293,8 @@ class HolderRun:
             self.spec.require_room(self.run_ledger, {self.me: self.gateway.prices[0]}, release_plan)
         self.memory = replace(self.memory, release_plan=release_plan)
         self.keep()
+        if release_plan.scaled:
+            self.client.scale(release_plan.scaling)
         if self.client.masking is not None:
             self.client.masking.agreed(terms_digest(release_plan))
 
@@ -433,8 +444,9 @@ class HolderRun:
     def end(self, result: FloatArray) -> None:
         """Write the model and, of a private run, what was released; stored messages are let go of."""
         model, rounds = self.client.model, self.spec.config.federation.rounds
+        scaling = None if self.memory.release_plan is None else self.memory.release_plan.scaling
         model.load(result)
-        write_bytes(self.folder / "model.safetensors", weights_file(model.module.state_dict()))
+        write_bytes(self.folder / "model.safetensors", weights_file(exported(model.module, scaling)))
         if self.run_ledger and self.memory.release_plan is not None:
             for number in range(max(0, rounds - 2), rounds):
                 self._forget(number)
@@ -690,6 +702,8 @@ class Holder:
                 replica.restore(memory.replica)
             client = self.spec.client(self.me, self.federation.clients[0], self._model, replica, embedder, masking)
             client.control = memory.control
+            if memory.release_plan is not None and memory.release_plan.scaled:
+                client.scale(memory.release_plan.scaling)
             holder = None if masking is None else masking.holders[self.me]
             yield HolderRun(self.spec, self.folder / run, memory, client, run_ledger, gateway, holder)
 

@@ -22,11 +22,12 @@ from privfair.federated.exchange import Absence, ServerState, Unfinished
 from privfair.federated.messages import Model, Sealed
 from privfair.federated.model_state import Replica
 from privfair.federated.round import HeldByClients, HeldByServer, Server, TooFewTrained
+from privfair.models import exported
 from privfair.numbers import finite
 from privfair.privacy.plan_report import why_no_verdict
-from privfair.runs.assembly import RunSpec, new_name
+from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import Checkpoint, RunDirectory, weights_file
-from privfair.runs.keys import server_key
+from privfair.runs.keys import new_name, server_key
 from privfair.runs.loop import Run, absences
 from privfair.secure_aggregation import VERSION, require_resumable
 from privfair.secure_aggregation.masked import Masking
@@ -188,7 +189,7 @@ def write_results(run: ServerRun, state: ServerState) -> dict[str, Any]:
         model = run.spec.model()
         model.load(run.replica.result)
         warnings = parameter_warnings(model.module)
-        write_bytes(path / "model.safetensors", weights_file(model.module.state_dict()))
+        write_bytes(path / "model.safetensors", weights_file(exported(model.module, state.release_plan.scaling)))
     figures, tables = None, [evaluation.confusion for evaluation in run.released or ()]
     if tables and noise is not None:
         figures = released_figures(tables, run.spec.schema, noise)

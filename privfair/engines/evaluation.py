@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from accountant.errors import InputError
+from privfair.clients.client import scaled
 from privfair.datasets.records import Federation
 from privfair.fairness.metrics import (
     Predicted,
@@ -19,6 +20,7 @@ from privfair.fairness.metrics import (
 )
 from privfair.fairness.notions import Cells
 from privfair.kernels.base import Kernel
+from privfair.mechanisms.moments import Scaling
 from privfair.models import FlatModel, TaskKind
 
 Row = dict[str, float | int | None]
@@ -33,8 +35,19 @@ class Evaluator:
         self.cells, self.kernel, self.strength, self.model = cells, kernel, strength, model
         self.task = TaskKind.of(federation.schema)
         self.parts = {"train": federation.pooled_train(), "test": federation.pooled_test()}
-        self.tensors = {
-            name: (torch.tensor(r.features, dtype=model.flat.dtype), torch.tensor(r.labels, dtype=model.flat.dtype))
+        self._scaling: Scaling | None = None
+        self.tensors = self._tensors(None)
+
+    def scale(self, scaling: Scaling | None) -> None:
+        """From here on the model takes features that are scaled like this."""
+        if scaling is not self._scaling:
+            self._scaling, self.tensors = scaling, self._tensors(scaling)
+
+    def _tensors(self, scaling: Scaling | None) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Features and labels of the train and the test records."""
+        dtype = self.model.flat.dtype
+        return {
+            name: (torch.tensor(scaled(r, scaling).features, dtype=dtype), torch.tensor(r.labels, dtype=dtype))
             for name, r in self.parts.items()
         }
 

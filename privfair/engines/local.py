@@ -69,7 +69,10 @@ class InProcess:
         return self.check(self.members[client].name, request, respond(self.members[client], request))
 
     def agreed(self, release_plan: ReleasePlan) -> None:
-        """The clients of a simulation are this process; those that mask do so under these terms from here on."""
+        """The clients of a simulation are this process: they scale their features, and mask under these terms."""
+        if release_plan.scaled:
+            for client in self.members:
+                client.scale(release_plan.scaling)
         desks = [client.masking for client in self.members if client.masking is not None]
         terms = terms_digest(release_plan) if desks else b""
         for desk in desks:

@@ -250,7 +250,7 @@ SMOOTHING = 0.3  # weight of a round's rates in the smoothed ones
 GAIN = 0.3  # log λ moves by this at most in a round
 LEAST_STRENGTH, MOST_STRENGTH = 0.01, 60.0
 MARGIN = 1.75  # standard errors of the verdict by which the aim is below the target
-SHRINKAGE = 0.2  # c of loss = (task + λ·fairness)/(1 + c·λ)
+SHRINKAGE, SHRINKAGE_WHITENED = 0.2, 0.5  # c of loss = (task + λ·fairness)/(1 + c·λ); on whitened features
 LAST_SHARE = 0.4  # of the rounds, whose models' mean is the result
 
 
@@ -286,10 +286,11 @@ class TargetPlan:
     shrinkage: float = SHRINKAGE
 
     @staticmethod
-    def of(target: float, cells: Cells, rounds: int) -> TargetPlan:
-        """For all comparisons of a notion."""
+    def of(target: float, cells: Cells, rounds: int, *, whitened: bool = False) -> TargetPlan:
+        """For all comparisons of a notion; `whitened`: whether features are (`federation.precondition`)."""
         compared = tuple(tuple(comparison.cells) for comparison in cells.comparisons)
-        return TargetPlan(target, compared, tuple(c.attribute for c in cells.comparisons), rounds)
+        attributes = tuple(comparison.attribute for comparison in cells.comparisons)
+        return TargetPlan(target, compared, attributes, rounds, SHRINKAGE_WHITENED if whitened else SHRINKAGE)
 
     def aim(self, error: float) -> float:
         """What the tracked gap is steered to, below the target by what a verdict with this standard error will need.

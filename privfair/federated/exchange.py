@@ -24,7 +24,9 @@ from privfair.federated.messages import (
     Measures,
     Missing,
     Model,
+    Moments,
     Objective,
+    Products,
     Reply,
     Request,
     Scores,
@@ -216,7 +218,7 @@ class FederatedOptimizer(Protocol):
         ...
 
 
-ReplyKind = TypeVar("ReplyKind", Counts, Scores, Embeddings, Update, Measures, Evaluation)
+ReplyKind = TypeVar("ReplyKind", Counts, Moments, Products, Scores, Embeddings, Update, Measures, Evaluation)
 
 
 def answered(kind: type[ReplyKind], clients: Sequence[int], replies: Sequence[Answered]) -> dict[int, ReplyKind]:

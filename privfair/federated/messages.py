@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from privfair.codec import FloatArray, FloatMatrix, FloatVector, IntArray, IntVector, Payload, Tagged, Whole, unless
 from privfair.fairness.tracking import SealedFeatures, SharedFeatures, SharedScores
 from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.moments import SumRelease
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import GradientRelease, UpdateRelease, VectorNoise
 
@@ -93,6 +94,40 @@ class Counts:
 
     records: Whole
     cells: IntVector
+    contribution: Annotated[Payload | None, unless(None)] = None
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsRequest:
+    """Add up the features of your training records, and their squares (see `mechanisms.moments`)."""
+
+    channel: ClassVar[str] = "moments"
+    release: SumRelease
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The answer to `MomentsRequest`: whole numbers, or in `contribution` the client's part of their sum over all."""
+
+    total: IntVector
+    contribution: Annotated[Payload | None, unless(None)] = None
+
+
+@dataclass(frozen=True, eq=False)
+class ProductsRequest:
+    """Add up the products of the features of your training records, standardised by `centre` and `scale`."""
+
+    channel: ClassVar[str] = "products"
+    release: SumRelease
+    centre: FloatVector
+    scale: FloatVector
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """The answer to `ProductsRequest`, as `Moments`."""
+
+    total: IntVector
     contribution: Annotated[Payload | None, unless(None)] = None
 
 
@@ -240,8 +275,17 @@ class Evaluation:
     contribution: Annotated[Payload | None, unless(None)] = None
 
 
-Request = CountsRequest | ScoresRequest | EmbeddingsRequest | TrainRequest | MeasureRequest | EvaluateRequest
-Reply = Counts | Scores | Embeddings | Update | Measures | Evaluation
+Request = (
+    CountsRequest
+    | MomentsRequest
+    | ProductsRequest
+    | ScoresRequest
+    | EmbeddingsRequest
+    | TrainRequest
+    | MeasureRequest
+    | EvaluateRequest
+)
+Reply = Counts | Moments | Products | Scores | Embeddings | Update | Measures | Evaluation
 
 
 # ---- Masks of secure sums (see `privfair.secure_aggregation.masking`). What travels here depends on no record: keys,

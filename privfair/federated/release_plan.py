@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -15,6 +16,7 @@ from privfair.codec import Bound, Codec, FloatMatrix, IntMatrix, IntVector, unle
 from privfair.fairness.tracking import step_share
 from privfair.federated.messages import LocalWork, PrivateWork
 from privfair.mechanisms.count_release import CountNoise
+from privfair.mechanisms.moments import MomentsPlan, Scaling, SumRelease, sizes, standard, whitened
 from privfair.mechanisms.score_release import ScoreNoise
 from privfair.mechanisms.vector_release import GradientRelease, UpdateRelease, VectorNoise
 from privfair.secure_aggregation.masks import Cohort
@@ -75,6 +77,76 @@ class ClientUpdates:
         return self.max_norm * self.largest_weight / self.noise.steps
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureMoments:
+    """How the features are scaled: by sums that all clients release before the first round, and what came of them.
+
+    Everybody makes the same scaling of the same totals, which are whole numbers as they were opened, as if nobody was
+    absent. They are None until they are there.
+    """
+
+    first: SumRelease
+    second: SumRelease | None  # of products; None: features are standardised, and not whitened
+    parts: int  # of noise, in each total
+    moments: IntVector | None = None
+    products: IntVector | None = None
+    records: int = 0  # over which they are summed, as released
+
+    @property
+    def complete(self) -> bool:
+        """Whether all totals are there."""
+        return self.moments is not None and (self.second is None or self.products is not None)
+
+    @property
+    def bare(self) -> FeatureMoments:
+        """The same without totals: what follows from the plan and from counts."""
+        return replace(self, moments=None, products=None, records=0)
+
+    def fits(self, features: int) -> bool:
+        """Whether the totals that are there are those of so many features, and possible."""
+        first, second = sizes(features)
+        found = [(self.moments, first, self.first), (self.products, second, self.second)]
+        order = self.products is None or self.moments is not None
+        return (
+            order
+            and (self.records > 0) == (self.moments is not None)
+            and all(
+                t is None or (r is not None and t.shape == (n,) and bool((np.abs(t) <= MOST_TOTAL).all()))
+                for t, n, r in found
+            )
+        )
+
+    def succeeds(self, before: FeatureMoments) -> bool:
+        """Whether no total that was there before is another one now."""
+        pairs = ((before.moments, self.moments), (before.products, self.products))
+        same = before.records in (0, self.records) or self.records == 0
+        return same and all(old is None or new is None or np.array_equal(old, new) for old, new in pairs)
+
+    @cached_property
+    def standard(self) -> Scaling | None:
+        """How features are standardised; None before the first total is there."""
+        if self.moments is None:
+            return None
+        return standard(self.first.opened(self.moments), self.records, self.first.error(self.parts))
+
+    @cached_property
+    def scaling(self) -> Scaling | None:
+        """What is done to the features of every record; None before all totals are there."""
+        scaling = self.standard
+        if scaling is None or self.second is None or self.products is None:
+            return scaling if self.second is None else None
+        return whitened(scaling, self.second.opened(self.products), self.records, self.second.error(self.parts))
+
+
+def feature_moments(plan: MomentsPlan, records: int, multipliers: Sequence[float] | None) -> FeatureMoments:
+    """The sums of this plan for a released number of records; `multipliers`: of their noise, None without privacy."""
+    second = plan.release(1, records, multipliers) if plan.precondition else None
+    return FeatureMoments(plan.release(0, records, multipliers), second, plan.clients)
+
+
+MOST_TOTAL = 2**61  # of a total of moments
+
+
 @dataclass(frozen=True)
 class Claim:
     """The ε of a plan, by method, at δ: bounds that were fixed before anything was released."""
@@ -103,6 +175,18 @@ class ReleasePlan:
     cohort: Annotated[Cohort | None, unless(None)] = None  # of masked sums; None: contributions are not masked
     # counts are released as totals: `records` and `cells` divide them evenly among the clients
     totals: Annotated[bool, unless(False)] = False
+    # features are scaled before they are trained on; None: they are as the encoder gives them
+    moments: Annotated[FeatureMoments | None, unless(None)] = None
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """What is done to the features of every record; None: nothing, or nothing yet."""
+        return None if self.moments is None else self.moments.scaling
+
+    @property
+    def scaled(self) -> bool:
+        """Whether everything is there that features are scaled by, if they are."""
+        return self.moments is None or self.moments.complete
 
     @property
     def fairness_noise(self) -> ScoreNoise | VectorNoise | None:
@@ -235,6 +319,8 @@ NOISE_KEYS = {  # the key of [privacy] with the noise of each channel
     "embeddings": "prediction_noise",
     "counts": "count_noise",
     "evaluation": "evaluation_noise",
+    "moments": "moments_noise",
+    "products": "products_noise",
 }
 
 
@@ -253,4 +339,9 @@ def noise_of(release_plan: ReleasePlan) -> dict[str, float]:
         found["updates"] = release_plan.client_updates.noise.multiplier
     if release_plan.evaluation is not None:
         found["evaluation"] = release_plan.evaluation.scale
+    sums = release_plan.moments
+    both = () if sums is None else (("moments", sums.first), ("products", sums.second))
+    for name, release in both:
+        if release is not None and release.noise is not None:
+            found[name] = release.noise.multiplier
     return found

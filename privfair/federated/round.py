@@ -34,15 +34,20 @@ from privfair.federated.messages import (
     MaskingReply,
     Missing,
     Model,
+    Moments,
+    MomentsRequest,
+    Products,
+    ProductsRequest,
     Reply,
     Sealed,
     TrainRequest,
     Update,
 )
 from privfair.federated.model_state import Replica
-from privfair.federated.release_plan import ReleasePlan, terms_digest
+from privfair.federated.release_plan import ReleasePlan, feature_moments, terms_digest
 from privfair.mechanisms.count_release import CountNoise
 from privfair.mechanisms.entropy import stream
+from privfair.mechanisms.moments import MomentsPlan
 from privfair.secure_aggregation import ServerAggregator, Sums
 from privfair.util import FloatArray
 
@@ -131,15 +136,23 @@ class Negotiator(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class ExactCounts:
-    """No privacy: clients tell their counts as they are, and everybody takes part."""
+    """No privacy: clients tell their counts as they are, and everybody takes part; `moments`: by which to scale."""
 
-    count_noise = None
-    admits_later = True
+    moments: MomentsPlan | None = None
+    count_noise: None = None
+
+    @property
+    def admits_later(self) -> bool:
+        """Unless the grid of masked sums follows from the counts."""
+        return self.moments is None or not self.moments.masked
 
     def settle(self, counts: list[Counts]) -> ReleasePlan:
         """The counts."""
-        return ReleasePlan(np.array([c.records for c in counts]), np.stack([c.cells for c in counts]))
+        records = np.array([c.records for c in counts])
+        sums = None if self.moments is None else feature_moments(self.moments, int(records.sum()), None)
+        return ReleasePlan(records, np.stack([c.cells for c in counts]), moments=sums)
 
     def divided(self, total: NDArray[np.int64], members: int, clients: int) -> list[Counts]:
         """Exact counts are never totals."""
@@ -262,9 +275,10 @@ def begin(server: Server) -> ServerState:
         release_plan = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
         _require_enough(release_plan, server.sums.smallest)
         memory = server.algorithm.start(release_plan)
+        server.agree(release_plan)
+        release_plan = _with_moments(release_plan, server, exchange_log)
     except InputError as error:
         raise server.negotiator.ended(error) from None
-    server.agree(release_plan)
     uncounted = tuple(k for k in everyone if k not in counts)
     absent = (*exchange_log.absent, *server.sums.notes())
     return ServerState(0, server.model_holder.first(), release_plan, memory, uncounted, absent)
@@ -279,6 +293,34 @@ def _divided(replies: Mapping[int, Counts], server: Server, log: ExchangeLog) ->
         raise InputError("clients", rule, len(parts), "; ".join(sorted({note.reason for note in server.sums.notes()})))
     everyone = server.backend.clients
     return dict(enumerate(server.negotiator.divided(totals.values, len(totals.members), everyone)))
+
+
+def _with_moments(release_plan: ReleasePlan, server: Server, log: ExchangeLog) -> ReleasePlan:
+    """The terms with the totals by which features are scaled: each is asked for once, under the terms so far."""
+    for name, kind in ((MomentsRequest.channel, Moments), (ProductsRequest.channel, Products)):
+        planned, sums = server.requests(name, release_plan, None), release_plan.moments
+        if sums is None or not planned:
+            continue
+        masked, who = sums.first.masked, list(planned)
+        if masked:
+            who = server.sums.ready(name, None, who, log.ask)
+        replies: Mapping[int, Any] = answered(kind, who, log.ask(who, planned.__getitem__))
+        if masked:
+            parts = {k: reply.contribution for k, reply in replies.items() if reply.contribution is not None}
+            opened = server.sums.totals(name, None, parts, log.ask) if parts else None
+            total = None if opened is None else opened.values
+            there = 0.0 if opened is None else len(opened.members) / server.backend.clients
+        else:
+            total = sum((reply.total for reply in replies.values()), start=np.zeros(1, dtype=np.int64))
+            there = float(release_plan.records[list(replies)].sum() / release_plan.records.sum())
+        if total is None or not there > 0 or total.size != planned[who[0]].release.count:
+            rule = "must be released by enough clients, for features to be scaled by them"
+            raise InputError(name, rule, len(replies), "; ".join(sorted({note.reason for note in server.sums.notes()})))
+        whole = total if there == 1.0 else np.rint(total / there).astype(np.int64)  # as if nobody was absent
+        found: Any = {name: whole, "records": int(release_plan.records.sum())}
+        release_plan = replace(release_plan, moments=replace(sums, **found))
+        server.agree(release_plan)
+    return release_plan
 
 
 def _require_enough(release_plan: ReleasePlan, smallest_sum: int) -> None:
@@ -312,6 +354,7 @@ def admit(state: ServerState, server: Server, ask: Ask) -> ServerState:
     release_plan = state.release_plan
     known = [Counts(int(n), cells) for n, cells in zip(release_plan.records, release_plan.cells, strict=True)]
     settled = server.negotiator.settle([counts.get(k, known[k]) for k in range(state.clients)])
+    settled = replace(settled, moments=release_plan.moments)  # they are released once
     left = tuple(k for k in state.uncounted if k not in counts)
     try:
         memory = server.algorithm.joined(state.algorithm, settled)

@@ -34,6 +34,8 @@ from privfair.federated.messages import (
     MaskKeysRequest,
     MaskShares,
     MaskSharesRequest,
+    MomentsRequest,
+    ProductsRequest,
     RosterAgreed,
     RosterRequest,
     RosterSigned,
@@ -75,14 +77,26 @@ _DIGEST = 32
 _AT_ONCE = 250  # holders that are asked together where each gets the keys of many neighbours
 
 
-def sum_number(channel: str, round_number: int | None, rounds: int, *, joined: bool = False) -> int:
+# channels of whose answers only a masked sum is opened
+_REQUESTS = (TrainRequest, EmbeddingsRequest, CountsRequest, EvaluateRequest, MomentsRequest, ProductsRequest)
+SUMMED = tuple(request.channel for request in _REQUESTS)
+
+
+def sum_number(
+    channel: str, round_number: int | None, rounds: int, *, joined: bool = False, scaled: bool = False
+) -> int:
     """The number of a sum, which no other sum of a run has: counts 0, then features and updates by turns.
 
     `joined`: the features of all rounds but the first are in the sums of updates, and have no number of their own.
-    Sums are made in the order of their numbers, so that a holder deletes the keys of smaller ones.
+    `scaled`: moments and products come between counts and the rounds, 1 and 2. Sums are made in the order of their
+    numbers, so that a holder deletes the keys of smaller ones.
     """
     if channel == CountsRequest.channel:
         return 0
+    if scaled:
+        if channel == MomentsRequest.channel:
+            return 1
+        return 2 if channel == ProductsRequest.channel else 2 + sum_number(channel, round_number, rounds, joined=joined)
     if channel == EvaluateRequest.channel:
         return rounds + 2 if joined else 2 * rounds + 1
     if channel not in (EmbeddingsRequest.channel, TrainRequest.channel) or round_number is None:
@@ -98,6 +112,8 @@ def in_a_sum(request: Any) -> bool:
     """Whether the answer is in a masked sum, in a run with masks: parts of totals are, counts of one client are not."""
     noise = getattr(request, "noise", None)
     in_parts = noise is not None and noise.shares > 1
+    if isinstance(request, MomentsRequest | ProductsRequest):
+        return request.release.masked
     return in_parts or request.channel in (EmbeddingsRequest.channel, TrainRequest.channel)
 
 
@@ -356,14 +372,16 @@ class SecureSums(Sums):
         federation: Federation,
         *,
         joined: bool = False,
+        scaled: bool = False,
         memory: MaskMemory | None = None,
     ) -> None:
         """`adders`: who adds the contributions of a channel; `federation`: of the holders that mask.
 
-        `joined`: whether features are in the sums of updates (see `sum_number`). `memory`: what outlives this object.
+        `joined`: whether features are in the sums of updates; `scaled`: whether moments are summed (see `sum_number`).
+        `memory`: what outlives this object.
         """
         super().__init__(adders)
-        self._rounds, self._joined = rounds, joined
+        self._rounds, self._joined, self._scaled = rounds, joined, scaled
         self._federation, self._messages = federation, MaskMessages(federation)
         self.smallest = federation.cohort.smallest
         self._memory = memory or MaskMemory()
@@ -379,7 +397,7 @@ class SecureSums(Sums):
         return found
 
     def _number(self, channel: str, round_number: int | None) -> int:
-        return sum_number(channel, round_number, self._rounds, joined=self._joined)
+        return sum_number(channel, round_number, self._rounds, joined=self._joined, scaled=self._scaled)
 
     # ---- before contributions are asked for
 

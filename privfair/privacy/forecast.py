@@ -17,8 +17,11 @@ Prices = Sequence[PriceList] | Mapping[int, PriceList]  # of all clients, or of 
 
 
 def planned_spends(release_plan: ReleasePlan, plan: Schedule, rounds: range, prices: Prices) -> list[Spend]:
-    """The rows of these rounds and of what follows the last."""
+    """The rows of what features are scaled by, of these rounds, and of what follows the last."""
     found = list[Spend]()
+    for channel in registered():
+        if channel.phase == "scaling":
+            found += _rows(channel.name, release_plan, plan, None, prices)
     for number in rounds:
         for channel in registered():
             if channel.in_rounds:

@@ -17,6 +17,7 @@ from accountant.pld_profiles import TooFine
 from privfair.channels.base import CALIBRATED, registered
 from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
+from privfair.channels.moments import MOMENTS, PRODUCTS
 from privfair.channels.scores import PREDICTIONS, ScoresChannel
 from privfair.channels.updates import UPDATES, UpdatesChannel, multiplier_for
 from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling
@@ -48,7 +49,7 @@ def calibrated_factor(channels: Sequence[Channel], epsilon: float, delta: float,
 # and all channels compose together (PLD or RDP). - Two phases. Counts are released first, at a price ε_c that is
 # fixed; a public rule turns them into rates and steps, and the rest is calibrated to what is left. Whatever the
 # counts say, the rest costs at most ε − ε_c at δ − δ_c, so the whole is (ε, δ)-private by adaptive composition (Dwork
-# & Roth 2014, Theorem B.1 and section 3.5).
+# & Roth 2014, Theorem B.1 and section 3.5). Moments of features, whose noise depends on no count, are of the rest.
 #
 # δ must be below 1/n, and who has not declared n (privacy.records) learns it from released counts. If they add up to
 # n ≥ 1/δ, the run is planned for δ′ = 1/(10·n) ≤ δ/10 instead: no error after a release. What then holds:
@@ -87,6 +88,10 @@ class Planner(PrivateRun):
         found = [channel.worst_case(self) for channel in registered() if channel.name not in CALIBRATED]
         return [channel for channel in found if channel is not None]
 
+    def scaling(self) -> list[Channel]:
+        """What features are scaled by: settled first, and of two phases in the second, with what is calibrated."""
+        return [channel for channel in self.fixed() if channel.name in (MOMENTS, PRODUCTS)]
+
     def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
         """What is shared for fairness in all rounds, for the record, or client, that pays most for it."""
         channel = FeaturesChannel() if isinstance(noise, VectorNoise) else ScoresChannel()
@@ -124,7 +129,7 @@ class Planner(PrivateRun):
         """
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
-            settled = [channel for channel in channels if channel.name not in CALIBRATED]
+            settled = [channel for channel in channels if channel.name not in (*CALIBRATED, MOMENTS, PRODUCTS)]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
         rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
@@ -189,6 +194,7 @@ class Planner(PrivateRun):
             claim=claim,
             cohort=self.work.cohort,
             totals=self.work.counts_in_shares and self.count_noise is not None,
+            moments=self.moments(int(records.sum())),
         )
 
     def _private_updates(self, sampling: Sampling, multiplier: float, records: int) -> PrivateUpdates:
@@ -305,7 +311,8 @@ class Planner(PrivateRun):
     def _rigid(self) -> bool:
         """Whether noise is given, or settled before the counts at their own δ: it may be too little for another δ."""
         c = self.config
-        return any(value is not None for value in c.noise.values()) or "gaussian" in (c.counts, c.evaluation)
+        settled = "gaussian" in (c.counts, c.evaluation) or self.work.moments is not None
+        return settled or any(value is not None for value in c.noise.values())
 
     def _calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
         scores = self._fairness_noise(sampling)
@@ -438,7 +445,7 @@ class Planner(PrivateRun):
         """The least noise factor that meets the target together with everything that is fixed."""
         c = self.config
         epsilon, delta = self._left()
-        channels = [*(self.fixed() if self.together else ()), *channels]
+        channels = [*(self.fixed() if self.together else self.scaling()), *channels]
         try:
             factor = calibrated_factor(channels, epsilon, delta, c.target_method)
             if not self.together and c.target_method == "pld":
@@ -482,8 +489,8 @@ class Planner(PrivateRun):
         return spent(Composed(tuple(counts)), 0.0 if pure else self.delta * COUNT_DELTA, "rdp").epsilon
 
     def price_of_first_phase(self, method: Method) -> tuple[float, float]:
-        """(ε, δ) of the channels that are settled before the counts are known."""
-        return self._first_phase(self.fixed(), method)
+        """(ε, δ) of the channels of the first of two phases."""
+        return self._first_phase([c for c in self.fixed() if c.name not in (MOMENTS, PRODUCTS)], method)
 
     def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
         fixed = Composed(tuple(channel.total for channel in channels))
@@ -509,7 +516,7 @@ class Planner(PrivateRun):
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim
         epsilon, (left, delta) = self.target("epsilon"), self._left()
-        later = Composed(tuple(channel.total for channel in rest))
+        later = Composed(tuple(channel.total for channel in (*self.scaling(), *rest)))
         by_rdp = spent(later, delta, "rdp").epsilon
         if c.target_method == "rdp":
             self._require_within(epsilon - left + by_rdp, epsilon)

@@ -105,6 +105,7 @@ def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, flo
         channels = [*planner.fixed(), *channels]
     else:
         first, share = planner.price_of_first_phase("pld")
+        channels = [*planner.scaling(), *channels]
     together = Composed(tuple(channel.total for channel in channels))
     return {
         "rdp": first + spent(together, delta - share, "rdp").epsilon,

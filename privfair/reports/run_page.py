@@ -32,6 +32,8 @@ METHODS = {
 MODELS = {"logistic": "A logistic regression", "mlp": "A small neural network"}
 ASKED = {
     "counts": "numbers of records",
+    "moments": "means and variances of features",
+    "products": "products of features",
     "predictions": "scores",
     "embeddings": "sums of features",
     "updates": "training",
@@ -43,6 +45,8 @@ CHANNELS = {
     "counts": "numbers of records",
     "predictions": "shared scores",
     "updates": "model updates",
+    "moments": "means and variances of features",
+    "products": "products of features",
     "evaluation": "final evaluation",
     "embeddings": "shared embeddings",
 }

@@ -7,10 +7,8 @@ ledger gateway, server) is made by one of its methods, whoever asks; only keys d
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
@@ -18,8 +16,6 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.channels.base import MOST_RECORDS, PlannedRequests, PriceList, ReplyCheck
-from privfair.channels.counts import COUNTS
-from privfair.channels.evaluation import EVALUATION
 from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
@@ -46,9 +42,10 @@ from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, 
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
-from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums, in_a_sum, sum_number
+from privfair.federated.secure_sums import SUMMED, MaskingDesk, MaskMemory, SecureSums, in_a_sum, sum_number
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.entropy import entropy_of
+from privfair.mechanisms.moments import MomentsPlan
 from privfair.mechanisms.vector_release import DEFAULT_STEPS, GradientPlan, UpdatePlan
 from privfair.models import FlatModel, TaskKind, build_module, torch_type
 from privfair.privacy.forecast import count_spends, planned_spends
@@ -62,10 +59,10 @@ from privfair.privacy.requirements import (
     require_private,
     require_separate,
 )
-from privfair.privacy.run_ledger import RunLedger, cell_labels, named_run, require_no_budget
+from privfair.privacy.run_ledger import RunLedger, cell_labels, require_no_budget
 from privfair.run_names import beginning_of
-from privfair.runs.defaults import Choice, settle
-from privfair.runs.keys import key_pair
+from privfair.runs.defaults import Choice, moments_plan, settle
+from privfair.runs.keys import Credentials, key_pair
 from privfair.secure_aggregation import (
     MODULI,
     ClientAggregator,
@@ -76,7 +73,6 @@ from privfair.secure_aggregation import (
     ServerKeys,
     Sums,
     WholeNumbers,
-    new_keys,
     plain_keys,
 )
 from privfair.secure_aggregation.base import Joined, WordClient, WordServer
@@ -151,13 +147,16 @@ class RunSpec:
     planner: Planner | None  # None: no privacy
     embedding: EmbeddingPlan | None = None  # None: scores are tracked, or nothing
     feature_code: WholeNumbers | None = None  # how sums of features become integers; None: as they are
+    moments: MomentsPlan | None = (
+        None  # how sums of features are released, by which they are scaled; None: they are not
+    )
     choices: tuple[Choice, ...] = ()  # what the configuration left open, and why it is as it is
 
     @staticmethod
     def of(config: Config, schema: Schema, clients: int, notion: Notion | None = None) -> RunSpec:
         """Of a run with so many clients, its configuration settled; what a private run must not have is refused."""
         settled = settle(config, schema, clients, notion)
-        config, f = settled.config, config.federation
+        config, f = settled.config, settled.config.federation
         if notion is not None:
             require_own_name(notion)
         cells = Cells.of(notion or notion_by_name(config.fairness.notion, schema), schema)
@@ -196,6 +195,7 @@ class RunSpec:
             planner=None,
             embedding=embedding,
             feature_code=None if embedding is None else _feature_code(config, clients),
+            moments=moments_plan(config, schema.features, clients),
             choices=settled.choices,
         )
         return replace(spec, planner=spec._planner()) if config.privacy.enabled else spec
@@ -221,6 +221,7 @@ class RunSpec:
             cohort=cohort_of(config, self.clients),
             counts_in_shares=config.sums_counts,
             participation=self.plan.cohort_size(self.clients) / self.clients,
+            moments=self.moments,
             learning_rate=f.learning_rate,
             learning_rate_decay=f.learning_rate_decay,
             damped=self.plan.damped,
@@ -269,7 +270,9 @@ class RunSpec:
             average_after=math.floor(f.rounds * (1 - f.average_last)) if f.average_last else None,
             least=_sharing(self.config, self.clients)[0] if self._whole_updates else 1,
             features=self._joined,
-            controller=None if target is None else Controller(TargetPlan.of(target, self.cells, f.rounds)),
+            controller=None
+            if target is None
+            else Controller(TargetPlan.of(target, self.cells, f.rounds, whitened=bool(f.precondition))),
         )
 
     @property
@@ -305,14 +308,17 @@ class RunSpec:
         if masking is None or keys is None or code is None:
             raise InputError("aggregation.masks", "must be false where nobody has keys for masks", True)
         about, f = masking.federation, self.config.federation
-        number = partial(sum_number, channel, rounds=f.rounds, joined=self.config.joins_features)
+        number = partial(sum_number, channel, rounds=f.rounds, **self._numbering)
         who: dict[str, Any] = {"run": about.run, "channel": channel, "least": about.cohort.smallest}
         return MaskedClientAggregator(keys, code, masking.holders, number, **who)
 
     def sum_number(self, channel: str, round_number: int | None) -> int:
         """The number of a masked sum of this run."""
-        joined, rounds = self.config.joins_features, self.config.federation.rounds
-        return sum_number(channel, round_number, rounds, joined=joined)
+        return sum_number(channel, round_number, self.config.federation.rounds, **self._numbering)
+
+    @property
+    def _numbering(self) -> dict[str, bool]:
+        return {"joined": self.config.joins_features, "scaled": self.moments is not None}
 
     def server_side(self, keys: ServerKeys | None) -> Adders:
         """What adds contributions: to updates, and to features where they are tracked."""
@@ -391,7 +397,7 @@ class RunSpec:
         every repetition of lost counts is planned for.
         """
         if self.planner is None:
-            return ExactCounts()
+            return ExactCounts(self.moments)
         most = 1 if self.config.sums_counts else 1 + self.config.privacy.retries  # a masked part is made once
         return PrivateCounts(self.planner, releases_of_counts or (lambda: most))
 
@@ -409,10 +415,9 @@ class RunSpec:
     ) -> Server:
         """The server of a run; `kept`, `memory`: where it writes down sums of features, and what it knows of masks."""
         by_channel = {c: a for c, a in zip((UPDATES, EMBEDDINGS), adders, strict=True) if a is not None}
-        rounds, joined = self.config.federation.rounds, self.config.joins_features
-        sums = Sums(by_channel)
+        rounds, sums = self.config.federation.rounds, Sums(by_channel)
         if masking is not None:
-            sums = SecureSums(by_channel, rounds, masking.federation, joined=joined, memory=memory)
+            sums = SecureSums(by_channel, rounds, masking.federation, **self._numbering, memory=memory)
         algorithm = with_sums(self.algorithm, sums, kept)
         about = (self.plan, sums, model_holder, negotiator, PlannedRequests(self.plan), least_trained, self.groups)
         return Server(backend, algorithm, self.optimizer, *about)
@@ -453,8 +458,7 @@ class RunSpec:
             return LedgerGateway(ledger, prices, **about, once=in_a_sum if self.config.masks else None)
         limit = None if self.config.privacy.epsilon is None else retries
         # masks are of this process: what was masked before a crash adds up with nothing
-        anew = (UPDATES, EMBEDDINGS, *((COUNTS, EVALUATION) if self.config.sums_counts else ()))
-        anew = anew if self.config.masks and not self.config.masks_in_the_open else ()
+        anew = SUMMED if self.config.masks and not self.config.masks_in_the_open else ()
         return LedgerGateway(ledger, prices, run=run, fingerprint=fingerprint, retries=limit, made_anew=anew)
 
     def require_room(
@@ -539,26 +543,6 @@ def _feature_code(config: Config, clients: int) -> WholeNumbers | None:
     """Whole numbers wherever noise or encryption needs a grid; every client contributes once."""
     exact = config.scheme == "plain" and not config.privacy.enabled and not config.aggregation.quantise
     return None if exact else WholeNumbers(clients, MODULI[config.scheme])
-
-
-def new_name() -> str:
-    """A name for a run; how records are divided is added to it in every ledger."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """What a run is known by: its name in the ledger, and its keys where it has its own."""
-
-    run: str
-    keys: KeyPair | None
-    ledger_id: str | None = None  # of the ledger in which it was begun
-
-    @staticmethod
-    def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
-        """For a new run, of a notion of one's own or of a known one."""
-        own = config.scheme != "plain" and config.aggregation.keys is None
-        return Credentials(named_run(new_name(), config, schema, notion), new_keys(config.scheme) if own else None)
 
 
 # ---- A simulation: server and clients in one process. Its ledger is open; whoever builds it closes it.

@@ -33,7 +33,7 @@ from privfair.fairness.metrics import THRESHOLD
 from privfair.federated.exchange import Absence, Memory
 from privfair.federated.messages import Evaluation
 from privfair.federated.release_plan import ReleasePlan
-from privfair.models import TaskKind, build_module, torch_type
+from privfair.models import TaskKind, build_module, imported, torch_type, with_scaling
 from privfair.runs.defaults import with_keys
 from privfair.secure_aggregation import VERSION, KeyPair, load_client, load_server, require_resumable
 from privfair.util import GrowingFile, read_arrays, write_arrays, write_bytes, write_json
@@ -95,6 +95,7 @@ def load(path: str | Path) -> TrainedModel:
         encoder = Encoder.from_json(about["encoder"]) if about["encoder"] else None
     dtype = torch_type(config.run.dtype)
     module = build_module(config.model.name, len(features), config.model.hidden, config.run.seed, dtype)
+    weights, scaling = imported(weights)
     try:
         module.load_state_dict(weights)
     except RuntimeError:
@@ -102,7 +103,7 @@ def load(path: str | Path) -> TrainedModel:
         found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in weights.items())
         rule = f"must be of the model that config.toml describes ({expected})"
         raise InputError("model.safetensors", rule, found) from None
-    return TrainedModel(module, features, task, encoder)
+    return TrainedModel(with_scaling(module, scaling), features, task, encoder)
 
 
 def weights_file(weights: Mapping[str, torch.Tensor]) -> bytes:

@@ -1,15 +1,21 @@
-"""The keys of a run, by who may have which."""
+"""The name and the keys of a run, by who may have which."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accountant.errors import InputError
 from privfair.config import Config
-from privfair.secure_aggregation import ClientKeys, KeyPair, ServerKeys, load_client, load_server
+from privfair.datasets.records import Schema
+from privfair.fairness.notions import Notion
+from privfair.privacy.run_ledger import named_run
+from privfair.secure_aggregation import ClientKeys, KeyPair, ServerKeys, load_client, load_server, new_keys
 from privfair.secure_aggregation.keys import IDENTITY, load_identity
 
 
@@ -106,3 +112,23 @@ def own_identity(config: Config, name: str) -> Ed25519PrivateKey:
         remedy = f"The plan has {known.get(name)} for {name}, and {path / IDENTITY} is {public}."
         raise InputError("aggregation.identities", f"must have the key of {name} that it signs with", whose, remedy)
     return found
+
+
+def new_name() -> str:
+    """A name for a run; how records are divided is added to it in every ledger."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a run is known by: its name in the ledger, and its keys where it has its own."""
+
+    run: str
+    keys: KeyPair | None
+    ledger_id: str | None = None  # of the ledger in which it was begun
+
+    @staticmethod
+    def new(config: Config, schema: Schema, notion: Notion | None) -> Credentials:
+        """For a new run, of a notion of one's own or of a known one."""
+        own = config.scheme != "plain" and config.aggregation.keys is None
+        return Credentials(named_run(new_name(), config, schema, notion), new_keys(config.scheme) if own else None)

@@ -75,10 +75,12 @@ class Run:
             self.backend.bytes_up += checkpoint.bytes_up
             self.backend.bytes_down += checkpoint.bytes_down
             self.server.agree(state.release_plan)
+            self.on_terms(state)
             return state
         self.require_room(None)
         state = begin(self.server)
         self.require_room(state.release_plan)
+        self.on_terms(state)
         self.on_round(state)
         self.save(state)  # the release plan is settled once
         return state
@@ -146,6 +148,9 @@ class Run:
     def next_round(self, state: ServerState) -> ServerState:
         """The state after one round; where too few clients train, this decides what happens."""
         return run_round(state, self.server)
+
+    def on_terms(self, state: ServerState) -> None:
+        """Called when the terms are known, before anything is computed under them."""
 
     def on_plan(self, state: ServerState) -> None:
         """Called once, before the rounds."""
@@ -247,6 +252,11 @@ class SimulatedRun(Run):
         """Raise if the whole run does not fit into the budget of its data; before counts, as far as it is known."""
         if self.simulation.gateway is not None:
             self.simulation.spec.require_room(self.simulation.run_ledger, self.simulation.gateway.prices, release_plan)
+
+    def on_terms(self, state: ServerState) -> None:
+        """Figures are computed on features that are scaled as the clients' are."""
+        if self.simulation.evaluator is not None:
+            self.simulation.evaluator.scale(state.release_plan.scaling)
 
     def on_plan(self, state: ServerState) -> None:
         """Report the plan of a private run."""

@@ -25,7 +25,7 @@ from privfair.fairness.metrics import (
 from privfair.fairness.released import released_figures, released_verdict, told
 from privfair.fairness.verdict import impossible, interval, verdict
 from privfair.mechanisms.entropy import stream
-from privfair.models import TaskKind
+from privfair.models import TaskKind, exported
 from privfair.numbers import finite
 from privfair.privacy.plan_report import unseen, why_no_verdict
 from privfair.privacy.statement import statement
@@ -71,7 +71,7 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
             "task": schema.task,
             "range": [task.low, task.high],
             "parameters": int(simulation.replica.parameters.size),
-            "digest": weights_digest(simulation.model.module.state_dict()),
+            "digest": weights_digest(exported(simulation.model.module, outcome.state.release_plan.scaling)),
             "encoder": simulation.federation.encoder.to_json() if simulation.federation.encoder else None,
         },
         "versions": {name: found for name, found in installed().items() if found},

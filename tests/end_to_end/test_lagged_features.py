@@ -513,7 +513,7 @@ def test_what_is_lost_with_an_update_counts_for_its_features_too(tmp_path: Path)
     directory = RunDirectory.open(tmp_path / "out")
     identity = directory.read_identity()
     assert identity is not None
-    credentials = privfair.runs.assembly.Credentials(*identity)
+    credentials = privfair.runs.keys.Credentials(*identity)
     for error in (KeyboardInterrupt, RetriesUsedUp):
         made = build(settings, toy(clients=5, records=40), credentials=credentials)
         made.backend.inner = Watched(made.backend.inner, crash)

@@ -15,7 +15,7 @@ from privfair.config import Config
 from privfair.datasets import load
 from privfair.privacy import run_ledger as run_ledger
 from privfair.run_names import beginning_of, division_of, has_inferred_schema, has_noise_in_shares, run_name
-from privfair.runs.assembly import Credentials
+from privfair.runs.keys import Credentials
 
 
 def test_the_ledgers_password_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

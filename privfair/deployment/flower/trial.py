@@ -187,6 +187,7 @@ class _Follower:
             self.seen = int(row["round"] or 0)
             self._catch_up(int(row["sums"] or 0))
             state = replace(state_of(checkpoint, self.run.model()), round=self.seen)
+            self.run.on_terms(state)
             if self.seen == 0:
                 self.run.on_plan(state)
             self.run.on_round(state)

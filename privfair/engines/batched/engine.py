@@ -78,6 +78,7 @@ class Engine:
 
     def replies(self, asked: Sequence[Asked]) -> list[Reply | Failed]:
         """The reply to each request, or the error that it met."""
+        self.record_pool.refresh()
         results: list[Reply | Failed | None] = [None] * len(asked)
         asked = [(client, channel_of(request).opened(request, client)) for client, request in asked]
         kinds: dict[str, list[int]] = {}

@@ -54,7 +54,7 @@ class StackedEvaluator(Evaluator):
         else:
             self.schema = like.schema
             self.cells, self.kernel, self.strength, self.model = cells, kernel, strength, model
-            self.task, self.parts, self.tensors = like.task, like.parts, like.tensors
+            self.task, self.parts, self.tensors, self._scaling = like.task, like.parts, like.tensors, like._scaling
         self._ask = ask
 
     def row(self, round_number: int) -> Row:

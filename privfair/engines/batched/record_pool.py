@@ -48,12 +48,17 @@ class RecordPool:
 
     def __init__(self, clients: Sequence[Client]) -> None:
         """Gather the records; those of clients with the same records and cells once."""
+        self._clients = list(clients)  # ids stay valid while they are kept
+        self._gather()
+
+    def _gather(self) -> None:
         known: dict[tuple[int, bytes, torch.dtype], Holding] = {}
         kept: dict[Shape, list[TrainingData]] = {}
         ends: dict[Shape, int] = {}
         self._by_client: dict[int, Holding] = {}
-        for client in clients:
-            data = client.data
+        self._data: dict[int, TrainingData] = {}
+        for client in self._clients:
+            data = self._data[id(client)] = client.data
             member = hashlib.sha256(np.packbits(data.membership).tobytes()).digest()
             key = (id(data.records), member, data.x.dtype)
             if key not in known:
@@ -63,8 +68,12 @@ class RecordPool:
                 kept.setdefault(shape, []).append(data)
                 known[key] = Holding(offset, len(data.y), len(known))
             self._by_client[id(client)] = known[key]
-        self._clients = list(clients)  # ids stay valid while they are kept
         self.pools = {shape: _pool(parts) for shape, parts in kept.items()}
+
+    def refresh(self) -> None:
+        """Gather all records again if somebody's features were scaled since; before anything refers to places."""
+        if any(self._data[id(client)] is not client.data for client in self._clients):
+            self._gather()
 
     def of(self, client: Client) -> Holding:
         """Where its records are."""
