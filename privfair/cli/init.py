@@ -37,6 +37,7 @@ name = "logistic"              # "mlp" with hidden = [16]; a model of your own: 
 notion = "statistical_parity"  # which gap between groups is to be small; CHECK that it is the one you mean:
 {notions}
 lambda = 1.0                   # strength: 0 does nothing; try several with privfair sweep
+# target = 0.05                # in place of lambda: the largest gap between decisions that you would accept
 
 [federation]
 rounds = 100

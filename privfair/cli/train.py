@@ -55,7 +55,7 @@ def train(
     to check and to declare what is public, without which ε is computed and not claimed.
 
     Tables of the file: data (name and the dataset's options, see privfair data list), model (name hidden), fairness
-    (notion lambda kernel samples), federation (method optimizer rounds local_epochs batch_size learning_rate
+    (notion target lambda kernel tracker), federation (method optimizer rounds local_epochs batch_size learning_rate
     drift_correction …), privacy (epsilon delta counts predictions updates …), aggregation (scheme), run (seed ledger).
     docs/reference/configuration.md lists all keys; for a wrong key the error names the nearest known one.
     """

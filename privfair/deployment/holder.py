@@ -59,7 +59,6 @@ from privfair.federated.messages import (
     RosterRequest,
     RosterSigned,
     Sealed,
-    TrainRequest,
     UnmaskSumRequest,
 )
 from privfair.federated.model_state import STRENGTHS, Replica
@@ -385,8 +384,8 @@ class HolderRun:
 
     def _require_followed(self, request: Request) -> None:
         """Raise if λ has not followed the rounds before this one: the server sends their features."""
-        controller = self.replica.controller
-        if controller is not None and isinstance(request, TrainRequest) and request.round > controller.round:
+        controller, training = self.replica.controller, channel_of(request).phase == "training"
+        if controller is not None and training and (round_of(request) or 0) > controller.round:
             raise Curable(BEHIND, f"Sums of features are missing here after those of {controller.round} rounds.")
 
     def _require_openable(self, request: Request) -> None:

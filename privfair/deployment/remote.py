@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from accountant.errors import InputError, Refused
-from privfair.channels.base import channel_of
+from privfair.channels.base import channel_of, round_of
 from privfair.deployment.protocol import (
     FINAL,
     Envelope,
@@ -42,7 +42,6 @@ from privfair.federated.messages import (
     Reply,
     Request,
     Sealed,
-    TrainRequest,
 )
 from privfair.federated.release_plan import RELEASE_PLANS, ReleasePlan
 
@@ -291,7 +290,7 @@ class Remote:
         """The sums of features that λ follows, but for those that the node has opened, and those in the request."""
         if self.features is None or _precedes_terms(asked):
             return {}
-        own = {single.round for single in singles(asked) if isinstance(single, TrainRequest)}
+        own = {round_of(single) for single in singles(asked) if channel_of(single).phase == "training"}
         return {"features": [pack_feature(one) for one in self.features.since(node.features) if one.round not in own]}
 
     def _read(self, k: int, asked: Asked, answer: Mapping[str, Value] | str) -> Answered | None:

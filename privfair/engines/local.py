@@ -9,7 +9,7 @@ from accountant.errors import InputError
 from privfair.channels.base import ReplyCheck, channel_of, respond
 from privfair.clients.client import Client
 from privfair.federated.exchange import Memory, regrouped, singles
-from privfair.federated.messages import Answered, Asked, Bundle, MaskingRequest, Reply, Request, TrainRequest
+from privfair.federated.messages import Answered, Asked, Bundle, MaskingRequest, Reply, Request
 from privfair.federated.release_plan import ReleasePlan, terms_digest
 from privfair.federated.secure_sums import MaskingDesk
 
@@ -46,7 +46,7 @@ class InProcess:
     def _follow(self, requests: Sequence[tuple[int, Request]]) -> None:
         """Open the features that λ follows: also where the answers are stored ones, for which nobody opens them."""
         for k, request in requests:
-            if isinstance(request, TrainRequest) and self.members[k].replica.controller is not None:
+            if channel_of(request).phase == "training" and self.members[k].replica.controller is not None:
                 channel_of(request).opened(request, self.members[k])
                 return  # all clients of this process have one λ
 

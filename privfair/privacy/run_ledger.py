@@ -219,7 +219,8 @@ def require_allowed(
     _require_real(config, schema, dataset)
     if without_noise:
         rule = f"must have noise for {dataset!r}, which has a budget"
-        raise InputError(f"privacy.{without_noise[0]}", rule, "none", "Without noise ε is infinite.")
+        key = {"embeddings": "predictions"}.get(without_noise[0], without_noise[0])  # one key for both trackers
+        raise InputError(f"privacy.{key}", rule, "none", "Without noise ε is infinite.")
     _require_its_unit(config, dataset, budget)
 
 

@@ -269,7 +269,11 @@ def test_a_client_has_room_for_noise_beside_its_features() -> None:
         ({}, {"federation": {"optimizer": "scaffold"}}, "federation.optimizer must not be scaffold"),
         ({}, {"federation": {"method": "fairfed"}}, "federation.method must send nothing without noise"),
         ({}, {"federation": {"method": "centralized"}}, "federation.method must have data holders to be private"),
-        ({"distributed_noise": True}, {}, "fairness.tracker must not be samples with noise in shares"),
+        (
+            {"distributed_noise": True},
+            {"fairness": {"tracker": "samples"}},
+            "fairness.tracker must not be samples with noise in shares",
+        ),
         (
             {"distributed_noise": True},
             {"federation": {"method": "fedavg"}, "aggregation": {"scheme": "plain"}},

@@ -180,7 +180,12 @@ def test_what_can_be_known_before_is_refused_before(tmp_path: Path, name: str) -
 
 def train(tmp_path: Path, records: int = 200, **sections: Any) -> privfair.Result:
     run = {"ledger": f"sqlite:///{tmp_path}/l.sqlite"}
-    given_sections = {"federation": {"rounds": 1, "batch_size": 30}, "aggregation": {"scheme": "plain"}, **sections}
+    given_sections = {
+        "fairness": {"tracker": "samples"},
+        "federation": {"rounds": 1, "batch_size": 30},
+        "aggregation": {"scheme": "plain"},
+        **sections,
+    }
     return privfair.train(given_sections, dataset=toy(records=records), run=run)
 
 

@@ -22,6 +22,7 @@ COMMON = {
     # The same kernel for all: Gaussian noise of scale σ can be taken off a Gaussian kernel wider than σ, and ε = 1
     # needs σ ≈ 2. The energy kernel cannot be deconvolved.
     "fairness.kernel": "gaussian:3",
+    "fairness.tracker": "samples",
     "federation.rounds": 150,
     "federation.learning_rate": 3.0,
     "federation.average_last": 0.5,

@@ -34,6 +34,7 @@ COMMON = {
     "model.hidden": [16],
     "fairness.notion": "statistical_parity",
     "fairness.kernel": "energy",
+    "fairness.tracker": "samples",
     "fairness.samples": 100,
     "federation.rounds": 100,
     "federation.local_epochs": 50,

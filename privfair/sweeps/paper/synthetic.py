@@ -28,6 +28,7 @@ COMMON = {
     "model.name": "logistic",
     "fairness.notion": "statistical_parity",
     "fairness.kernel": "energy",
+    "fairness.tracker": "samples",
     "fairness.samples": 100,
     "federation.rounds": 100,
     "federation.local_epochs": 50,
