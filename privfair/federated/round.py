@@ -283,6 +283,8 @@ def _require_enough(release_plan: ReleasePlan, smallest_sum: int) -> None:
     if not release_plan.records.sum() > 0:
         raise InputError("data", "must have training records", 0, "Lower data.test_fraction, or bring more records.")
     takes_part = int(np.count_nonzero(release_plan.records))
+    if release_plan.cohort is not None:  # who has no records adds noise
+        takes_part = len(release_plan.records)
     if takes_part < smallest_sum:
         rule = f"must be at most the number of clients that take part, {takes_part}"
         raise InputError("aggregation.smallest_cohort", rule, smallest_sum, "No sum would open.")
