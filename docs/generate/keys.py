@@ -97,7 +97,7 @@ KEYS = {
     "and a common pad, 4 bytes a number; `plain`: the server sees every update. Default: `bfv` for a private run, "
     "`plain` for another.",
     "aggregation.masks": "Mask every contribution, so that nobody can open a single one: `bfv`, or `masked`, which "
-    "always does. From 3 clients on; not with Flower yet.",
+    "always does. From 3 clients on.",
     "aggregation.colluders": "With masks: how many clients may collude with the server. Default: a third, at least 1.",
     "aggregation.smallest_cohort": "With masks: no sum of fewer clients opens. Default: nine tenths of them; all, if "
     "they are fewer than 5.",

@@ -490,7 +490,7 @@ class Holder:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
         self._model, self._keys = self.spec.model(), client_key(config)
-        self._identity = own_identity(config, name) if masks_of(config, "") is not None else None
+        self._identity = own_identity(config, name) if config.masks else None
         self._initial = self._model.parameters()
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
@@ -664,7 +664,7 @@ class Holder:
 
     def _masking(self, run: str, memory: HolderState) -> Masking | None:
         """This holder's masks, as it left them, under the terms that it agreed to."""
-        about = masks_of(self.config, run)
+        about = masks_of(self.config, run, self.federation.schema)
         if about is None or self._identity is None:
             return None
         masking = Masking.of(about, self.me, self._identity)
