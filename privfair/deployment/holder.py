@@ -490,7 +490,8 @@ class Holder:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
         self._model, self._keys = self.spec.model(), client_key(config)
-        self._identity = own_identity(config, name) if config.masks else None
+        masks = masks_of(config, "", self.federation.schema)  # a plan without everybody's public keys is refused
+        self._identity = None if masks is None else own_identity(config, name)
         self._initial = self._model.parameters()
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
