@@ -92,6 +92,8 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
             return (holder.row(request, NotPrivate()),)
         if holder.unit is Unit.CLIENT:
             times = vectors_moved(request.cells, holder.cell_counts)
+            if not times:  # noise alone
+                return (holder.row(request, Nothing()),)
             event = holder.in_shares(request.release, lambda noise: _client_event(noise, times))
             return (holder.row(request, event),)
         event = holder.in_shares(request.release, lambda noise: noise.event(holder.adjacency))

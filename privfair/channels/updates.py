@@ -90,6 +90,13 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
         if number is None or not schedule.trains(client, number, clients) or not release_plan.trains[client]:
             return None
         participation = schedule.cohort_size(clients) / clients
+        features, joined = None, number < schedule.rounds_with_features
+        if joined:
+            features = FeaturesChannel().asked(release_plan, schedule, number + 1, client)
+        sharing = release_plan.embedding is not None and release_plan.embedding.noise.shares > 1
+        if joined and sharing and release_plan.cohort is not None and features is None:
+            rule = "must be asked of every client, since others count on its share of their noise"
+            raise InputError("features behind the update", rule, f"none of client {client}")
         return TrainRequest(
             round=number,
             model=NO_MODEL,
@@ -100,9 +107,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
             correct=schedule.correct,
             release=release_plan.release(client),
             gradient=release_plan.gradient,
-            features=FeaturesChannel().asked(release_plan, schedule, number + 1, client)
-            if number < schedule.rounds_with_features
-            else None,
+            features=features,
         )
 
     # ---- at the client

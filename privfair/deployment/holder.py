@@ -528,7 +528,8 @@ class Holder:
             self.spec.planner.require_delta()
             require_separate(self.spec.cells.notion, self.federation)
         self._model, self._keys = self.spec.model(), client_key(config)
-        self._identity = own_identity(config, name) if masks_of(config, "") is not None else None
+        masks = masks_of(config, "", self.federation.schema)  # a plan without everybody's public keys is refused
+        self._identity = None if masks is None else own_identity(config, name)
         self._initial = self._model.parameters()
 
     def handle(self, envelope: Mapping[str, object]) -> Envelope:
@@ -708,7 +709,7 @@ class Holder:
 
     def _masking(self, run: str, memory: HolderState) -> Masking | None:
         """This holder's masks, as it left them, under the terms that it agreed to."""
-        about = masks_of(self.config, run)
+        about = masks_of(self.config, run, self.federation.schema)
         if about is None or self._identity is None:
             return None
         masking = Masking.of(about, self.me, self._identity)

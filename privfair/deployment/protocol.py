@@ -183,8 +183,8 @@ def holders(config: Config) -> tuple[str, ...]:
     return names
 
 
-def masks_of(config: Config, run: str) -> masks.Federation | None:
-    """What everybody knows of the masks of a run: the plan's cohort and public keys, and digests of plan and run.
+def masks_of(config: Config, run: str, schema: Schema) -> masks.Federation | None:
+    """What everybody knows of the masks of a run: cohort, public keys, run, and a digest of plan and schema.
 
     None where nothing is masked. Signatures of another plan, or of another run, are worth nothing in this one.
     """
@@ -192,7 +192,7 @@ def masks_of(config: Config, run: str) -> masks.Federation | None:
     cohort = masks.cohort_of(config, len(names))
     if cohort is None:
         return None
-    plan = json.dumps(shared_plan(config), sort_keys=True).encode()
+    plan = json.dumps([shared_plan(config), schema_to_text(schema)], sort_keys=True).encode()
     return masks.Federation(cohort, identities(config, names), run, hashlib.sha256(plan).digest())
 
 

@@ -142,7 +142,7 @@ def server_run(config: Config, folder: Path, link: Link) -> ServerRun:
     schema = schema_from_text(remote.gather(least))
     spec = RunSpec.of(config, schema, len(names))
     config = spec.config
-    masks = masks_of(config, run)  # before anything is asked for: an identity may be missing
+    masks = masks_of(config, run, schema)  # before anything is asked for: an identity may be missing
     if masks is not None:
         remote.least = masks.cohort.smallest
         remote.gather(max(least, remote.least))

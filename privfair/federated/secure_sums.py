@@ -243,8 +243,9 @@ def split(data: bytes, size: int, count: int, what: str) -> list[bytes]:
 class MaskingDesk:
     """A holder's side: it answers what the protocol asks, and nothing else. No record is within its reach."""
 
-    def __init__(self, holder: MaskingHolder) -> None:
-        """The holder keeps keys and shares, and answers each thing once."""
+    def __init__(self, holder: MaskingHolder, last: int | None = None) -> None:
+        """The holder keeps keys and shares, and answers each thing once. `last`: the last sum of the run, if known."""
+        self._last = last
         self._holder, self._messages = holder, MaskMessages(holder.federation)
 
     def agreed(self, terms: bytes) -> None:
@@ -272,7 +273,8 @@ class MaskingDesk:
         return self._answers[type(request)](request)
 
     def _keys(self, request: MaskKeysRequest) -> MaskKeys:
-        if request.block < 0:
+        last = None if self._last is None else self._holder.federation.block_of(self._last)
+        if request.block < 0 or (last is not None and request.block > last):
             raise MaskingRefused(f"There is no block {request.block}.")
         keys, chosen = self._holder.keys(request.block), self._holder.chosen(request.block)
         drawn = None if chosen is None else np.array(chosen, dtype=np.int64)

@@ -241,14 +241,20 @@ class UpdateRelease:
     """What is done to one client's update before it leaves."""
 
     max_norm: float  # S
-    portion: float  # w/w_max
+    portion: float  # w/w_max; 0: noise alone, which others count on
     noise: VectorNoise
 
     def __post_init__(self) -> None:
         """Check the bound and the portion."""
         require_positive("max_update_norm", self.max_norm)
-        if not 0 < self.portion <= 1:
-            raise InputError("portion", "must be in (0, 1]", self.portion, "It is a weight over the largest one.")
+        least = 0.0 if self.noise.shares > 1 else math.ulp(0.0)  # a client without records adds its share of noise
+        if not least <= self.portion <= 1:
+            raise InputError(
+                "portion",
+                "must be in (0, 1], or 0 with noise in shares",
+                self.portion,
+                "It is a weight over the largest one.",
+            )
 
     def whole(self, delta: FloatArray) -> NDArray[np.int64]:
         """The update on the grid, without noise. It must not raise on data, so non-numbers count as 0."""

@@ -358,7 +358,7 @@ class RunSpec:
         about = (self.schema, self.cells, model, replica)
         client = Client(index, data, *about, seed=seed, entropy=entropy, embedder=embedder)
         if masking is not None and index in masking.holders:
-            client.masking = MaskingDesk(masking.holders[index])
+            client.masking = MaskingDesk(masking.holders[index], self.sum_number(EVALUATION, None))
         if self.config.masks:
             holders = None if masking is None else masking.holders
             client.totals = TotalsForServer(holders, lambda channel: self.sum_number(channel, None))

@@ -13,7 +13,7 @@ import pytest
 import privfair
 from accountant.errors import InputError
 from accountant.ledger.ledger import Ledger
-from privfair.channels.base import registered
+from privfair.channels.base import PlannedRequests, registered
 from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.engines.local import InProcess
@@ -29,6 +29,7 @@ from privfair.federated.messages import (
     MaskKeysRequest,
     Missing,
 )
+from privfair.mechanisms.entropy import SystemEntropy
 from privfair.privacy.ledger_gateway import RetriesUsedUp
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.folder import RunDirectory
@@ -228,6 +229,39 @@ def test_a_cohort_with_one_more_than_must_be_there_can_lose_one(tmp_path: Path) 
     assert rounds == [0, 1, 2]
     assert not [a for a in found.state.absent if "nothing opens" in a.reason]
     assert len(found.state.absent) == 3
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_whole_clients_one_of_which_is_empty_all_add_their_shares_of_noise(tmp_path: Path, engine: str) -> None:
+    """Three honest clients carry the claim: one without records that sent zeros would leave less noise to the rest."""
+    data = unequal()
+    first = data.clients[0]
+    data = replace(data, clients=(replace(first, train=first.train.take(np.arange(0))), *data.clients[1:]))
+    privacy = {"updates": "client_level", "counts": "public", "noise_multiplier": 1.0, "prediction_noise": 4.0}
+    tree: dict[str, Any] = {
+        "privacy": {**dict.fromkeys(("count_noise", "sampling_rate")), **privacy, "distributed_noise": True},
+        "federation": {"lagged_scores": True},
+        "model": LOGISTIC,
+        "run": {"engine": engine},
+    }
+    outcome = trained(config(tmp_path, {"scheme": "masked"}, **tree), data=data)
+    assert outcome.state.round == 3
+    assert outcome.state.absent == ()
+    plan, spec = outcome.state.release_plan, outcome.simulation.spec
+    assert plan.records[0] == 0
+    asked = PlannedRequests(spec.plan)("updates", plan, 0)
+    assert set(asked) == {0, 1, 2, 3, 4}
+    release, features = asked[0].release, asked[0].features
+    assert release is not None
+    assert features is not None
+    assert (release.portion, release.noise.shares, features.release.shares) == (0.0, 3, 3)
+    parameters, entropy = np.ones(release.noise.count), SystemEntropy()
+    assert not release.whole(parameters).any()  # nothing of its own
+    assert release.message(parameters, entropy).any()  # and its share of the noise
+    with pytest.MonkeyPatch.context() as planted:  # the bug: it sends no features, and zeros stand in their place
+        planted.setattr("privfair.channels.features.shares_features", lambda plan: plan.records > 0)
+        with pytest.raises(InputError, match="must be asked of every client"):
+            PlannedRequests(spec.plan)("updates", plan, 0)
 
 
 # ---- dropouts

@@ -19,7 +19,7 @@ from privfair.channels.base import Declined
 from privfair.config import Config
 from privfair.deployment import holder_state
 from privfair.deployment.holder import LOST, Holder, require_acceptable
-from privfair.deployment.protocol import masks_of, sealed, shared_plan
+from privfair.deployment.protocol import masks_of, schema_from_text, schema_to_text, sealed, shared_plan
 from privfair.federated.exchange import decode, decode_masking, encode_request
 from privfair.federated.messages import (
     AgreeRequest,
@@ -65,7 +65,7 @@ class Parties:
         self.folder, self.deployment = folder, deployment(folder, PLAN, {"privacy": privacy})
         self.holders = {k: self.new(k) for k in range(5)}
         self.spec = self.holders[0].spec
-        about = masks_of(self.spec.config, RUN)
+        about = masks_of(self.spec.config, RUN, self.spec.schema)
         assert about is not None
         self.about, self.messages = about, MaskMessages(about)
         self.sums = SecureSums({}, self.spec.config.federation.rounds, about)
@@ -197,7 +197,7 @@ def test_a_second_survivor_set_is_refused_and_the_same_gets_the_same_bytes(tmp_p
         assert "Another set of survivors" in refused.reason
 
 
-def test_told_different_survivors_nothing_opens(tmp_path: Path) -> None:
+def test_told_different_survivors_one_sum_opens_at_most_and_no_part_of_it(tmp_path: Path) -> None:
     parties = Parties(tmp_path)
 
     def another(k: int, asked: Any) -> Any:
@@ -211,8 +211,9 @@ def test_told_different_survivors_nothing_opens(tmp_path: Path) -> None:
         return parties.messages.unmask_request(UnmaskRequest(0, left, commitments, shares))
 
     parties.change = another
-    assert parties.totals() is None
+    totals = parties.totals()
     assert parties.refusals == []  # every holder answered, and for a set of its own
+    assert totals.members == (0, 1, 2, 3, 4)  # each was missing from one set, so that four shares of each seed are left
     parties.change = lambda k, asked: asked
     for k, asked in parties.requests(UnmaskSumRequest).items():
         full = parties.unmask(k, [j for j in range(5) if j != (k + 1) % 5])
@@ -531,6 +532,25 @@ def test_other_public_keys_are_another_plan(tmp_path: Path) -> None:
     answer = parties.holders[0].handle(sealed("hello", "20260102-000000-0123abcd", plan=plan))
     assert answer["kind"] == "refused"
     assert "The plans differ: aggregation.identities is" in str(answer["reason"])
+
+
+def test_another_schema_is_another_federation_whose_signatures_are_worth_nothing(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    schema = parties.spec.schema
+    other = masks_of(parties.spec.config, RUN, replace(schema, label_range=(0.0, 2.0)))
+    same = masks_of(parties.spec.config, RUN, schema_from_text(schema_to_text(schema)))
+    assert other is not None
+    assert same == parties.about
+    assert other.context("keys") != parties.about.context("keys")
+
+
+def test_no_keys_are_made_for_blocks_that_the_run_does_not_have(tmp_path: Path) -> None:
+    parties = Parties(tmp_path)
+    last = parties.about.block_of(parties.spec.sum_number("evaluation", None))
+    assert isinstance(parties.one(0, MaskKeysRequest(last)), MaskKeys)
+    for block in (-1, last + 1, 10**9):
+        assert f"There is no block {block}" in parties.one(0, MaskKeysRequest(block)).reason
+    assert [b.number for b in holder_state.read_masks(parties.state(0)).blocks] == [last]
 
 
 def test_masks_that_others_can_read_are_refused(tmp_path: Path) -> None:

@@ -354,8 +354,10 @@ def _features_memory(number: int, sealed: SealedFeatures) -> Memory:
 
 @lru_cache(maxsize=8)  # with many clients each of them asks
 def shares_features(release_plan: ReleasePlan) -> NDArray[np.bool_]:
-    """Which clients send a vector."""
+    """Which clients send a vector; of a masked sum with shared noise each does: `honest` of them carry the claim."""
     if release_plan.embedding is not None:
+        if release_plan.cohort is not None and release_plan.embedding.noise.shares > 1:
+            return np.ones(len(release_plan.records), dtype=np.bool_)
         return release_plan.embedding.asked(release_plan.records)
     return np.asarray(takes_part(release_plan).any(axis=1))
 
