@@ -82,7 +82,8 @@ KEYS = {
     "client adds a share of the noise; the sum has all of it.",
     "privacy.smallest_cohort": "With distributed noise: no sum of fewer clients is opened. Unless given, all clients "
     "(at client level all that train in a round).",
-    "privacy.evaluation_share": "How much of ε the evaluation may cost by itself.",
+    "privacy.evaluation_share": "How much of ε the evaluation may cost by itself. 1: all of it, from the account of the test "
+    "records: rows then name their side of the division, and a record pays for its own (embedding tracker).",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
     "privacy.local_steps": "DP-SGD: steps a round. Default: `local_epochs` / sampling rate.",

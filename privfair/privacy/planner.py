@@ -14,6 +14,7 @@ from accountant.calibration import Channel, calibrate
 from accountant.errors import InputError, Refused
 from accountant.events import Composed, Nothing
 from accountant.pld_profiles import TooFine
+from accountant.spending import TEST
 from privfair.channels.base import CALIBRATED, registered
 from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
@@ -84,8 +85,26 @@ class Planner(PrivateRun):
 
     def fixed(self) -> list[Channel]:
         """The channels whose noise is settled first: counts, evaluation and all others that are not calibrated."""
-        found = [channel.worst_case(self) for channel in registered() if channel.name not in CALIBRATED]
+        found = [
+            channel.worst_case(self)
+            for channel in registered()
+            if channel.name not in CALIBRATED and not (self.sided and channel.side == TEST)
+        ]
         return [channel for channel in found if channel is not None]
+
+    def tested(self) -> list[Channel]:
+        """The channels of test records alone, where they are paid for by these records alone (`sided`)."""
+        if not self.sided:
+            return []
+        found = [channel.worst_case(self) for channel in registered() if channel.side == TEST]
+        return [channel for channel in found if channel is not None]
+
+    def price_of_test_side(self, channels: Sequence[Channel]) -> tuple[float, float]:
+        """(ε by RDP, ε by PLD) of a test record, at the run's δ."""
+        if not channels:
+            return 0.0, 0.0
+        whole = Composed(tuple(channel.total for channel in channels))
+        return spent(whole, self.delta, "rdp").epsilon, by_pld(whole, self.delta)
 
     def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
         """What is shared for fairness in all rounds, for the record, or client, that pays most for it."""
@@ -114,21 +133,27 @@ class Planner(PrivateRun):
         if release_plan.client_updates is not None:
             multiplier = release_plan.client_updates.noise.multiplier
         planner = replace(self.under(release_plan), count_releases=release_plan.count_releases)
-        return [*planner.fixed(), *planner.rest(sampling_of(release_plan), release_plan.fairness_noise, multiplier)]
+        rest = planner.rest(sampling_of(release_plan), release_plan.fairness_noise, multiplier)
+        return [*planner.fixed(), *rest, *planner.tested()]
 
     def price(self, channels: Sequence[Channel], *, together: bool | None = None) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) of these channels at the run's δ.
 
         `together`: those of one phase compose at once. Of two, the ε of the first phase, at its share of δ, is added to
-        that of the second, at the rest of δ (basic composition, see above).
+        that of the second, at the rest of δ (basic composition, see above). Where sides pay for themselves: the larger
+        price of the two.
         """
+        on_test = {channel.name for channel in registered() if self.sided and channel.side == TEST}
+        tested = self.price_of_test_side([channel for channel in channels if channel.name in on_test])
+        channels = [channel for channel in channels if channel.name not in on_test]
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
             settled = [channel for channel in channels if channel.name not in CALIBRATED]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
         rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
-        return first + spent(rest, delta, "rdp").epsilon, first + by_pld(rest, delta)
+        trained = first + spent(rest, delta, "rdp").epsilon, first + by_pld(rest, delta)
+        return max(trained[0], tested[0]), max(trained[1], tested[1])
 
     def under(self, release_plan: ReleasePlan) -> Planner:
         """The planner with the δ of these terms, and with their counts where they are public."""
@@ -304,7 +329,8 @@ class Planner(PrivateRun):
     def _rigid(self) -> bool:
         """Whether noise is given, or settled before the counts at their own δ: it may be too little for another δ."""
         c = self.config
-        return any(value is not None for value in c.noise.values()) or "gaussian" in (c.counts, c.evaluation)
+        settled = (c.counts,) if self.sided else (c.counts, c.evaluation)
+        return any(value is not None for value in c.noise.values()) or "gaussian" in settled
 
     def _calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
         scores = self._fairness_noise(sampling)
@@ -486,7 +512,7 @@ class Planner(PrivateRun):
 
     def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
         fixed = Composed(tuple(channel.total for channel in channels))
-        pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
+        pure = self.config.counts != "gaussian" and (self.sided or self.config.evaluation != "gaussian")
         share = 0.0 if pure else self.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
 
@@ -503,23 +529,25 @@ class Planner(PrivateRun):
         if self.without_noise:
             return Claim(math.inf, math.inf, self.delta, two_phases=not self.one_phase)
         if self.together:
-            claim = Claim(*self.price([*self.fixed(), *rest]), self.delta)
+            claim = Claim(*self.price([*self.fixed(), *rest, *self.tested()]), self.delta)
             if c.epsilon is not None:
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim
         epsilon, (left, delta) = self.target("epsilon"), self._left()
         later = Composed(tuple(channel.total for channel in rest))
         by_rdp = spent(later, delta, "rdp").epsilon
+        tested = self.price_of_test_side(self.tested())
+        self._require_within(tested[0 if c.target_method == "rdp" else 1], epsilon)
         if c.target_method == "rdp":
             self._require_within(epsilon - left + by_rdp, epsilon)
             return Claim(epsilon, epsilon, self.delta, two_phases=True)
         self._require_within(epsilon - left + by_pld(later, delta), epsilon)
         self._require_within(by_rdp, LOOSER * left)
-        return Claim(epsilon - left + LOOSER * left, epsilon, self.delta, two_phases=True)
+        return Claim(max(epsilon - left + LOOSER * left, tested[0]), epsilon, self.delta, two_phases=True)
 
     def _unmet(self, rest: list[Channel]) -> Claim:
         """The bounds, at the δ that follows from released counts, of noise that meets the target at another δ."""
-        price = self.price([*self.fixed(), *rest], together=self.one_phase)
+        price = self.price([*self.fixed(), *rest, *self.tested()], together=self.one_phase)
         return Claim(*price, self.delta, two_phases=not self.one_phase)
 
     def _require_within(self, found: float, target: float) -> None:
