@@ -15,6 +15,7 @@ from accountant.events import Adjacency, Gaussian, Neighbouring, Unit
 from privfair.config import PrivacyConfig
 from privfair.fairness.notions import Cells
 from privfair.fairness.tracking import EmbeddingPlan
+from privfair.federated.release_plan import ReleasePlan
 from privfair.mechanisms.count_release import (
     CountNoise,
     gaussian_scale_for,
@@ -193,6 +194,16 @@ class PrivateRun:
             rule = "must be given, or privacy.epsilon, from which it follows"
             raise InputError(f"privacy.{missing}", rule, None)
         return self.config.epsilon
+
+
+def sampling_of(release_plan: ReleasePlan) -> Sampling:
+    """The rates and steps that these terms have."""
+    rate, steps = (
+        (1.0, 1) if release_plan.updates is None else (release_plan.updates.sampling_rate, release_plan.updates.steps)
+    )
+    if release_plan.sharing is not None:
+        return Sampling(rate, steps, release_plan.sharing.quotas, release_plan.sharing.rates)
+    return Sampling(rate, steps, None if release_plan.embedding is None else release_plan.embedding.cells, None)
 
 
 def _most_counted(clients: int) -> int:

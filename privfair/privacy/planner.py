@@ -20,7 +20,7 @@ from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.scores import PREDICTIONS, ScoresChannel
 from privfair.channels.updates import UPDATES, UpdatesChannel, multiplier_for
-from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling
+from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling, sampling_of
 from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
 from privfair.fairness.tracking import largest_remainder_quotas
 from privfair.federated.messages import Counts
@@ -85,26 +85,24 @@ class Planner(PrivateRun):
 
     def fixed(self) -> list[Channel]:
         """The channels whose noise is settled first: counts, evaluation and all others that are not calibrated."""
-        found = [
-            channel.worst_case(self)
-            for channel in registered()
-            if channel.name not in CALIBRATED and not (self.sided and channel.side == TEST)
-        ]
-        return [channel for channel in found if channel is not None]
+        return [c for c in self._settled() if c.name not in self._on_test]
 
     def tested(self) -> list[Channel]:
         """The channels of test records alone, where they are paid for by these records alone (`sided`)."""
-        if not self.sided:
-            return []
-        found = [channel.worst_case(self) for channel in registered() if channel.side == TEST]
+        return [c for c in self._settled() if c.name in self._on_test]
+
+    def _settled(self) -> list[Channel]:
+        found = [channel.worst_case(self) for channel in registered() if channel.name not in CALIBRATED]
         return [channel for channel in found if channel is not None]
+
+    @property
+    def _on_test(self) -> set[str]:
+        return {channel.name for channel in registered() if self.sided and channel.side == TEST}
 
     def price_of_test_side(self, channels: Sequence[Channel]) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) of a test record, at the run's δ."""
-        if not channels:
-            return 0.0, 0.0
         whole = Composed(tuple(channel.total for channel in channels))
-        return spent(whole, self.delta, "rdp").epsilon, by_pld(whole, self.delta)
+        return (spent(whole, self.delta, "rdp").epsilon, by_pld(whole, self.delta)) if channels else (0.0, 0.0)
 
     def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
         """What is shared for fairness in all rounds, for the record, or client, that pays most for it."""
@@ -118,11 +116,10 @@ class Planner(PrivateRun):
 
     def fairness_channel(self, release_plan: ReleasePlan) -> Channel | None:
         """What fairness costs over all rounds the record, or client, that pays most for it, under these terms."""
-        if release_plan.fairness_noise is None:
+        noise = release_plan.fairness_noise
+        if noise is None:
             return None
-        return self.under(release_plan)._fairness_channel(
-            sampling_of(release_plan), release_plan.fairness_noise, fixed=True
-        )
+        return self.under(release_plan)._fairness_channel(sampling_of(release_plan), noise, fixed=True)
 
     def channels(self, release_plan: ReleasePlan) -> list[Channel]:
         """All that a run under these terms may release, with its noise, for the record or client that pays most.
@@ -143,9 +140,8 @@ class Planner(PrivateRun):
         that of the second, at the rest of δ (basic composition, see above). Where sides pay for themselves: the larger
         price of the two.
         """
-        on_test = {channel.name for channel in registered() if self.sided and channel.side == TEST}
-        tested = self.price_of_test_side([channel for channel in channels if channel.name in on_test])
-        channels = [channel for channel in channels if channel.name not in on_test]
+        tested = self.price_of_test_side([c for c in channels if c.name in self._on_test])
+        channels = [c for c in channels if c.name not in self._on_test]
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
             settled = [channel for channel in channels if channel.name not in CALIBRATED]
@@ -495,9 +491,8 @@ class Planner(PrivateRun):
         price, share = self.price_of_first_phase("pld")
         if price >= epsilon:
             remedy = "Give counts and evaluation more noise or a smaller share."
-            raise InputError(
-                "privacy.epsilon", f"must exceed what counts and evaluation cost, {price:.3g}", epsilon, remedy
-            )
+            rule = f"must exceed what counts and evaluation cost, {price:.3g}"
+            raise InputError("privacy.epsilon", rule, epsilon, remedy)
         return epsilon - price, delta - share
 
     def price_of_counts(self) -> float:
@@ -554,16 +549,6 @@ class Planner(PrivateRun):
         if found > target * (1 + 1e-9):
             rule = f"must be at least what the given noise costs, {found:.4g}"
             raise InputError("privacy.epsilon", rule, target, "Give more noise, or leave some of it to be calibrated.")
-
-
-def sampling_of(release_plan: ReleasePlan) -> Sampling:
-    """The rates and steps that these terms have."""
-    rate, steps = (
-        (1.0, 1) if release_plan.updates is None else (release_plan.updates.sampling_rate, release_plan.updates.steps)
-    )
-    if release_plan.sharing is not None:
-        return Sampling(rate, steps, release_plan.sharing.quotas, release_plan.sharing.rates)
-    return Sampling(rate, steps, None if release_plan.embedding is None else release_plan.embedding.cells, None)
 
 
 # ---- The terms of a private run: who takes part, at which rates, with how much noise; all from released counts.

@@ -16,14 +16,14 @@ from accountant.events import Adjacency, Composed, Neighbouring, Nothing, Unit
 from accountant.spending import Spend, attribute_of, is_side
 from accountant.worst_case import released_epsilon
 from privfair.channels.base import PriceList, registered
-from privfair.channels.workload import Workload
+from privfair.channels.workload import Workload, sampling_of
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
-from privfair.privacy.planner import Planner, sampling_of
+from privfair.privacy.planner import Planner
 from privfair.privacy.run_ledger import RunLedger
 from privfair.secure_aggregation import SINGLE_KEY_WARNING
 from privfair.secure_aggregation.masks import Cohort
