@@ -9,7 +9,7 @@ from accountant.bounds import Method, Spent, as_event, spent
 from accountant.conversion import require_delta
 from accountant.errors import InputError
 from accountant.events import Adjacency, Neighbouring, NeighbouringMismatch, Unit, as_adjacency, as_unit
-from accountant.spending import Release, attribute_of, require_group, require_one_spelling
+from accountant.spending import Release, attribute_of, is_side, require_group, require_one_spelling
 from accountant.worst_case import WorstCase, by_payer
 
 
@@ -111,7 +111,7 @@ class Accountant:
 
     def by_group(self, delta: float = 1e-5, method: Method = "rdp", client: str | None = None) -> dict[str, float]:
         """ε of every group's worst record, in one client or in all."""
-        groups = sorted({r.group for r in self._releases if r.group})
+        groups = sorted({r.group for r in self._releases if r.group and not is_side(r.group)})
         return {group: self.epsilon(delta, method, client=client, group=group) for group in groups}
 
     def by_channel(self, delta: float = 1e-5, method: Method = "rdp", client: str | None = None) -> dict[str, float]:

@@ -54,7 +54,7 @@ from accountant.ledger.machine_state import Seen
 from accountant.ledger.signing import OwnerKey
 from accountant.ledger.storage import fetch
 from accountant.rdp import DEFAULT_ORDERS, Array
-from accountant.spending import SPEND, Payer, Source, add_up, attribute_of, folded, payer_of, worst_record
+from accountant.spending import SPEND, Payer, Source, add_up, attribute_of, folded, is_side, payer_of, worst_record
 from accountant.worst_case import Epsilon, Releases, WorstCase, clients, sum_of_curves
 
 DEFAULT_DELTA = 1e-5
@@ -275,7 +275,7 @@ def _dataset(
     by_run = lines("run", {source.run for source in counts})
     by_channel = lines("channel", {source.channel for source in counts})
     by_client = lines("client", {source.client for source in counts})
-    by_group = lines("group", {group for _, group in whole if group})
+    by_group = lines("group", {group for _, group in whole if group and not is_side(group)})
     return DatasetAudit(
         state,
         chosen,
@@ -316,7 +316,7 @@ def _no_more_than(total: Epsilon, points: Iterable[Point]) -> Iterable[Point]:
 def _changing(state: DatasetState, whole: Releases, worst_case: WorstCase) -> tuple[Line, ...]:
     if state.simulation or state.neighbouring != Neighbouring(Adjacency.ADD_OR_REMOVE, Unit.RECORD):
         return ()
-    groups = {group for _, group in whole if group}
+    groups = {group for _, group in whole if group and not is_side(group)}
     result = []
     for attribute in sorted({attribute_of(group) for group in groups}):
         releases = sum(sum(counts.values()) for (_, group), counts in whole.items()

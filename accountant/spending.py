@@ -197,6 +197,28 @@ def require_group(value: object) -> str:
     return group
 
 
+# A run divides the records into those that it trains on and those that it tests on. A release about one side only has
+# that side as its group: the sides of one run exclude each other, as groups of one attribute do, so that a record pays
+# for the costlier one of each run, and for the runs together. A release without it is paid for by both.
+#
+# That holds where records are added or removed and the division looks at each record by itself, so that one record
+# more moves no other. It is no claim about a record that is replaced, which may change sides.
+TRAIN, TEST = SIDES = ("train", "test")
+_SIDE = "side in "
+
+
+def side_group(run: str, side: str) -> str:
+    """The group of the records on one side of a run's division."""
+    if side not in SIDES:
+        raise InputError("side", f"must be one of {list(SIDES)}", side)
+    return require_group(f"{_SIDE}{run}={side}")
+
+
+def is_side(group_or_attribute: str) -> bool:
+    """Whether a group, or an attribute, is that of a run's division and no property of people."""
+    return group_or_attribute.startswith(_SIDE)
+
+
 def attribute_of(group: str) -> str:
     """The attribute that a group is a value of; "" of no group."""
     return group.partition("=")[0]

@@ -31,7 +31,7 @@ from accountant.events import (
     common_neighbouring,
 )
 from accountant.rdp import DEFAULT_ORDERS, Array, rdp
-from accountant.spending import Payer, Release, Spend, attribute_of
+from accountant.spending import Payer, Release, Spend, attribute_of, is_side
 
 # So many kinds of records are listed one by one; where there are more, only their largest curve is computed.
 MOST_KINDS = 1024
@@ -280,7 +280,8 @@ def largest_on_change(
             total += moved
             continue
         stayed = np.max([client.sum_of(payers, replaced, size) for payers in groups], axis=0)
-        total += np.maximum(moved, stayed) if changed & set(name.split(",")) else stayed
+        # a record that is another may be on the other side of a run's division: removed from one, added to the other
+        total += np.maximum(moved, stayed) if is_side(name) or changed & set(name.split(",")) else stayed
     return total
 
 

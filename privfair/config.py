@@ -161,7 +161,8 @@ class PrivacyConfig(Section):
     # how much of epsilon a channel may cost by itself; updates get what is left
     count_share: float = Field(0.05, gt=0, lt=1)
     prediction_share: float | None = Field(None, gt=0, lt=1)  # default: 0.5 for scores, 0.3 for sums of features
-    evaluation_share: float = Field(0.05, gt=0, lt=1)
+    # 1: all of it, from the account of the test records, of which nothing else is released; a record pays once
+    evaluation_share: float = Field(0.05, gt=0, le=1)
     # public sampling; without them a second phase plans it from the released counts
     sampling_rate: float | None = Field(None, gt=0, le=1)  # DP-SGD: how likely a record is in a minibatch
     # DP-SGD: steps a round; default: epochs / sampling rate

@@ -15,7 +15,7 @@ from accountant.bounds import pld_or_rdp
 from accountant.errors import InputError, Refused
 from accountant.events import Adjacency, Composed, Event, Repeated, unshared
 from accountant.ledger.machine_state import not_remembered
-from accountant.spending import Spend
+from accountant.spending import Spend, is_side
 from privfair.audit.findings import COLLUDERS, EVERYBODY
 from privfair.clients.client import Client
 from privfair.config import Config
@@ -580,7 +580,8 @@ def claimed(simulation: Simulation, cells: Sequence[int]) -> Claimed:
     rows = simulation.run_ledger.spends()
     labels = cell_labels(simulation.cells, simulation.federation.schema)
     paid = {"", *(labels[cell] for cell in cells)}
-    return priced([row for row in rows if row.group in paid], simulation.spec.planner, simulation.config.privacy.delta)
+    rows = [row for row in rows if row.group in paid or is_side(row.group)]
+    return priced(rows, simulation.spec.planner, simulation.config.privacy.delta)
 
 
 def priced(spends: Sequence[Spend], planner: Planner, delta: float) -> Claimed:

@@ -14,6 +14,7 @@ import numpy as np
 from accountant.errors import Refused
 from accountant.ledger.ledger import Ledger
 from accountant.ledger.machine_state import not_remembered
+from accountant.spending import is_side
 from privfair.audit.attack import (
     FEATURES,
     Attack,
@@ -376,7 +377,7 @@ class HolderAttack(WholeRunAttack):
         with not_remembered(), Ledger(self._ledger, create=False) as ledger:
             runs = [run for dataset in ledger.datasets() for run in ledger.runs(dataset.name)]
             rows = [spend for run in runs for _, spend in ledger.spends(run=run)]
-        return priced([row for row in rows if row.group in paid], planner, delta)
+        return priced([row for row in rows if row.group in paid or is_side(row.group)], planner, delta)
 
     @not_remembered()  # its ledger is thrown away
     def _played(self, present: bool) -> Seen:

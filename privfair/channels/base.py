@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.errors import InputError, Refused
 from accountant.events import Adjacency, Event, InShares, NotPrivate, Unit
-from accountant.spending import Spend
+from accountant.spending import Spend, side_group
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
 from privfair.config import Config
@@ -123,6 +123,9 @@ class Channel(ABC, Generic[Q, R]):
     request: type[Q]
     reply: type[R]
     phase: ClassVar[Phase] = "round"
+    # "train" or "test": of which records alone every release is computed; "": nobody knows, and both pay. One that says
+    # "test" may look at nothing but test records and the model, one that says "train" at no test record.
+    side: ClassVar[str] = ""
 
     @property
     def in_rounds(self) -> bool:
@@ -250,6 +253,7 @@ class PriceList:
     cell_counts: NDArray[np.int64]
     unit: Unit = Unit.RECORD
     cohort: Cohort | None = None  # of masked sums
+    sided: bool = False  # rows name the side of the division that they are about (`PrivateRun.sided`)
 
     def in_shares(self, noise: NoiseInShares, price: Callable[[NoiseInShares], Event]) -> Event:
         """The event of a release with this noise; in shares under masks, also that of the client's own share alone.
@@ -267,7 +271,10 @@ class PriceList:
         return channel_of(request).spends(request, self)
 
     def row(self, request: Request, event: Event, *, group: str = "", count: int = 1) -> Spend:
-        """One row."""
+        """One row; where the run names sides, of the records of its channel's side alone."""
+        side = channel_of(request).side
+        if self.sided and side and not group:
+            group = side_group(self.run, side)
         return Spend(self.dataset, event, self.client, group, request.channel, self.run, round_of(request), count)
 
 

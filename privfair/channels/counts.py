@@ -9,7 +9,7 @@ import numpy as np
 from accountant import calibration
 from accountant.errors import InputError
 from accountant.events import Adjacency, Event, Nothing, NotPrivate
-from accountant.spending import Spend
+from accountant.spending import TRAIN, Spend
 from privfair.channels.base import Channel, Description, Phase, PriceList, ReplyCheck
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
@@ -27,6 +27,7 @@ class CountsChannel(Channel[CountsRequest, Counts]):
     """The counts from which rates, weights and the smallest cells follow."""
 
     name: ClassVar[str] = COUNTS
+    side: ClassVar[str] = TRAIN
     request, reply = CountsRequest, Counts
     phase: ClassVar[Phase] = "before"
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.errors import InputError
 from accountant.events import NotPrivate
-from accountant.spending import Spend
+from accountant.spending import TEST, Spend
 from privfair.channels.base import (
     LARGEST,
     MOST_RECORDS,
@@ -41,6 +41,7 @@ class EvaluationChannel(Channel[EvaluateRequest, Evaluation]):
     """Test records by group, label and decision under the final model, with noise."""
 
     name: ClassVar[str] = EVALUATION
+    side: ClassVar[str] = TEST
     request, reply = EvaluateRequest, Evaluation
     phase: ClassVar[Phase] = "after"
 

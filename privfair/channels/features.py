@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accountant import calibration
 from accountant.events import Adjacency, Composed, Event, Nothing, NotPrivate, Unit
-from accountant.spending import Spend
+from accountant.spending import TRAIN, Spend
 from privfair.channels.base import EXACT, NO_MODEL, Channel, Description, Phase, PriceList, ReplyCheck, by_several
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
@@ -35,6 +35,7 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
     """One vector for each cell, added by the server over all clients."""
 
     name: ClassVar[str] = EMBEDDINGS
+    side: ClassVar[str] = TRAIN
     request, reply = EmbeddingsRequest, Embeddings
     phase: ClassVar[Phase] = "algorithm"
 
@@ -97,6 +98,9 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
             event = holder.in_shares(request.release, lambda noise: _client_event(noise, times))
             return (holder.row(request, event),)
         event = holder.in_shares(request.release, lambda noise: noise.event(holder.adjacency))
+        if holder.sided and request.cells.any():  # all groups pay alike, and a row has one group: here it is the side
+            cells = holder.cells
+            return (holder.row(request, event, count=cells.attributes * cells.notion.sets_of_a_record),)
         rows = [holder.row(request, event, group=holder.labels[cell]) for cell in np.flatnonzero(request.cells)]
         return tuple(rows) or (holder.row(request, Nothing()),)
 

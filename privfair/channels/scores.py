@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Event, Nothing, NotPrivate, Repeated, Unit
-from accountant.spending import Spend
+from accountant.spending import TRAIN, Spend
 from privfair.channels.base import (
     EXACT,
     LARGEST,
@@ -55,6 +55,7 @@ class ScoresChannel(Channel[ScoresRequest, Scores]):
     """A simple random sample of each cell as it is, or a private message of fixed length."""
 
     name: ClassVar[str] = PREDICTIONS
+    side: ClassVar[str] = TRAIN
     request, reply = ScoresRequest, Scores
     phase: ClassVar[Phase] = "algorithm"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.errors import InputError
 from accountant.events import Adjacency, Event, Gaussian, NotPrivate, PoissonSampled, Unit
-from accountant.spending import Spend
+from accountant.spending import TRAIN, Spend
 from privfair.channels.base import (
     EXACT,
     LARGEST,
@@ -76,6 +76,7 @@ class UpdatesChannel(Channel[TrainRequest, Update]):
     """The weighted change of the model's parameters, encoded for the sum over all clients."""
 
     name: ClassVar[str] = UPDATES
+    side: ClassVar[str] = TRAIN
     request, reply = TrainRequest, Update
     phase: ClassVar[Phase] = "training"
 

@@ -11,12 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accountant.errors import InputError
-from accountant.events import Adjacency, Neighbouring, Unit
+from accountant.events import Adjacency, Gaussian, Neighbouring, Unit
 from privfair.config import PrivacyConfig
 from privfair.fairness.notions import Cells
 from privfair.fairness.tracking import EmbeddingPlan
-from privfair.federated.release_plan import FeatureMoments, feature_moments
-from privfair.mechanisms.count_release import CountNoise, gaussian_scale_for, laplace_scale_for, shared_scale_for
+from privfair.federated.release_plan import FeatureMoments, ReleasePlan, feature_moments
+from privfair.mechanisms.count_release import (
+    CountNoise,
+    gaussian_scale_for,
+    laplace_scale_for,
+    scale_in_shares,
+    shared_scale_for,
+)
 from privfair.mechanisms.moments import PRODUCTS_SHARE, SHARE, MomentsPlan, gaussian_budget, multiplier_of
 from privfair.mechanisms.vector_release import GradientPlan, UpdatePlan
 from privfair.secure_aggregation.masks import MODULUS, Cohort
@@ -117,12 +123,38 @@ class PrivateRun:
             return None
         return self._counts(c.counts, c.count_noise, c.count_share, self.cells.count_overlap, "count_noise")
 
+    @property
+    def sided(self) -> bool:
+        """Whether rows name the side of the division that they are about, so that a record pays for one of them.
+
+        Let D′ be D with one record more. The division looks at each record by itself (`held_out`), so that all others
+        are on the same sides in both. (1) If it is a training record, the test records are the same; the evaluation is
+        computed from them and from the model, which follows from earlier releases: it costs this record nothing. All
+        else is (ε₁, δ)-private by its own plan. (2) If it is a test record, the training records are the same, and all
+        that is computed of them has the same law; given it, the evaluation is (ε₂, δ)-private. So the run is
+        (max(ε₁, ε₂), δ)-private. The maximum is one run's: another may divide the records differently, and what a
+        record pays in several runs adds up.
+
+        It needs that a record is added or removed (a replaced one may change sides), and that every channel looks at
+        one side (`Channel.side`). Rows of single groups (shared scores) would have to name group and side.
+        """
+        c = self.config
+        own = c.evaluation in ("gaussian", "laplace") and c.evaluation_share == 1
+        records = self.adjacency is Adjacency.ADD_OR_REMOVE and self.unit is Unit.RECORD
+        return own and records and not (self.noisy_sharing and self.work.embedding is None)
+
     @cached_property
     def evaluation_noise(self) -> CountNoise | None:
-        """The noise of the final confusion counts: given, or from its share of ε."""
+        """The noise of the final confusion counts: given, or from its share of ε; of all of it on a side of its own."""
         c = self.config
         if c.evaluation == "none":
             return None
+        if c.evaluation_share == 1 and not self.sided:
+            rule = "must be below 1 here: only where records are added or removed, and scores are not shared by group, "
+            rule += "does a record pay for one side of the division alone"
+            raise InputError("privacy.evaluation_share", rule, 1, 'Take 0.05, or fairness.tracker = "embedding".')
+        if self.sided and c.evaluation_noise is None:
+            return self._all_of_epsilon(c.evaluation)
         overlap = self.cells.attributes if self.adjacency is Adjacency.ADD_OR_REMOVE else 2 * self.cells.attributes
         return self._counts(c.evaluation, c.evaluation_noise, c.evaluation_share, overlap, "evaluation_noise")
 
@@ -155,6 +187,24 @@ class PrivateRun:
         """How features are scaled, for so many released records."""
         return None if self.work.moments is None else feature_moments(self.work.moments, records, self.moments_noise)
 
+    def _all_of_epsilon(self, kind: Literal["laplace", "gaussian"]) -> CountNoise:
+        """The least noise at which the evaluation alone, and repeated after crashes, costs ε at the run's δ.
+
+        It is the last release: its noise may follow from the released counts (δ′), as that of the rest does.
+        """
+        c, cohort = self.config, self.work.cohort
+        from accountant.calibration import calibrate  # only planners need it
+
+        moved = self.cells.attributes * (1 + c.retries)
+        target = self.target("evaluation_noise")
+        if self.work.counts_in_shares and cohort is not None:
+            most, shares = _most_counted(cohort.holders), cohort.honest
+            needed = calibrate(Gaussian(1.0, math.sqrt(moved)), target, self.delta, c.target_method).factor
+            noise = CountNoise("gaussian", scale_in_shares(needed, shares, most), shares, most)
+            return noise.alone if self.own_share else noise
+        event = CountNoise(kind, 1.0).event(moved)
+        return CountNoise(kind, calibrate(event, target, self.delta, c.target_method).factor)
+
     def _counts(
         self, kind: Literal["laplace", "gaussian"], given: float | None, share: float, overlap: int, key: str
     ) -> CountNoise:
@@ -177,6 +227,16 @@ class PrivateRun:
             rule = "must be given, or privacy.epsilon, from which it follows"
             raise InputError(f"privacy.{missing}", rule, None)
         return self.config.epsilon
+
+
+def sampling_of(release_plan: ReleasePlan) -> Sampling:
+    """The rates and steps that these terms have."""
+    rate, steps = (
+        (1.0, 1) if release_plan.updates is None else (release_plan.updates.sampling_rate, release_plan.updates.steps)
+    )
+    if release_plan.sharing is not None:
+        return Sampling(rate, steps, release_plan.sharing.quotas, release_plan.sharing.rates)
+    return Sampling(rate, steps, None if release_plan.embedding is None else release_plan.embedding.cells, None)
 
 
 def _most_counted(clients: int) -> int:

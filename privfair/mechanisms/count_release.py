@@ -134,7 +134,13 @@ def shared_scale_for(epsilon: float, delta: float, overlap: int, shares: int, mo
     from accountant.calibration import calibrate_release, noise_scale  # only planners need it
 
     moved = _require_overlap(overlap)
-    needed = noise_scale(calibrate_release(Gaussian(1.0, math.sqrt(moved)), epsilon, delta))
+    return scale_in_shares(
+        noise_scale(calibrate_release(Gaussian(1.0, math.sqrt(moved)), epsilon, delta)), shares, most
+    )
+
+
+def scale_in_shares(needed: float, shares: int, most: int) -> float:
+    """The σ of noise in shares, in records, that is as good as Gaussian noise of the scale that is needed."""
     scale = needed
     while True:
         noise = CountNoise("gaussian", scale, shares, most)

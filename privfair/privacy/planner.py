@@ -14,13 +14,14 @@ from accountant.calibration import Channel, calibrate
 from accountant.errors import InputError, Refused
 from accountant.events import Composed, Nothing
 from accountant.pld_profiles import TooFine
+from accountant.spending import TEST
 from privfair.channels.base import CALIBRATED, registered
 from privfair.channels.counts import COUNTS
 from privfair.channels.features import EMBEDDINGS, FeaturesChannel
 from privfair.channels.moments import MOMENTS, PRODUCTS
 from privfair.channels.scores import PREDICTIONS, ScoresChannel
 from privfair.channels.updates import UPDATES, UpdatesChannel, multiplier_for
-from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling
+from privfair.channels.workload import COUNT_DELTA, PrivateRun, Sampling, sampling_of
 from privfair.config import MOST_LOCAL_STEPS, MOST_RECORDS
 from privfair.fairness.tracking import largest_remainder_quotas
 from privfair.federated.messages import Counts
@@ -85,12 +86,28 @@ class Planner(PrivateRun):
 
     def fixed(self) -> list[Channel]:
         """The channels whose noise is settled first: counts, evaluation and all others that are not calibrated."""
+        return [c for c in self._settled() if c.name not in self._on_test]
+
+    def tested(self) -> list[Channel]:
+        """The channels of test records alone, where they are paid for by these records alone (`sided`)."""
+        return [c for c in self._settled() if c.name in self._on_test]
+
+    def _settled(self) -> list[Channel]:
         found = [channel.worst_case(self) for channel in registered() if channel.name not in CALIBRATED]
         return [channel for channel in found if channel is not None]
 
     def scaling(self) -> list[Channel]:
         """What features are scaled by: settled first, and of two phases in the second, with what is calibrated."""
         return [channel for channel in self.fixed() if channel.name in (MOMENTS, PRODUCTS)]
+
+    @property
+    def _on_test(self) -> set[str]:
+        return {channel.name for channel in registered() if self.sided and channel.side == TEST}
+
+    def price_of_test_side(self, channels: Sequence[Channel]) -> tuple[float, float]:
+        """(ε by RDP, ε by PLD) of a test record, at the run's δ."""
+        whole = Composed(tuple(channel.total for channel in channels))
+        return (spent(whole, self.delta, "rdp").epsilon, by_pld(whole, self.delta)) if channels else (0.0, 0.0)
 
     def _fairness_channel(self, sampling: Sampling, noise: Fairness, *, fixed: bool) -> Channel | None:
         """What is shared for fairness in all rounds, for the record, or client, that pays most for it."""
@@ -104,11 +121,10 @@ class Planner(PrivateRun):
 
     def fairness_channel(self, release_plan: ReleasePlan) -> Channel | None:
         """What fairness costs over all rounds the record, or client, that pays most for it, under these terms."""
-        if release_plan.fairness_noise is None:
+        noise = release_plan.fairness_noise
+        if noise is None:
             return None
-        return self.under(release_plan)._fairness_channel(
-            sampling_of(release_plan), release_plan.fairness_noise, fixed=True
-        )
+        return self.under(release_plan)._fairness_channel(sampling_of(release_plan), noise, fixed=True)
 
     def channels(self, release_plan: ReleasePlan) -> list[Channel]:
         """All that a run under these terms may release, with its noise, for the record or client that pays most.
@@ -119,21 +135,26 @@ class Planner(PrivateRun):
         if release_plan.client_updates is not None:
             multiplier = release_plan.client_updates.noise.multiplier
         planner = replace(self.under(release_plan), count_releases=release_plan.count_releases)
-        return [*planner.fixed(), *planner.rest(sampling_of(release_plan), release_plan.fairness_noise, multiplier)]
+        rest = planner.rest(sampling_of(release_plan), release_plan.fairness_noise, multiplier)
+        return [*planner.fixed(), *rest, *planner.tested()]
 
     def price(self, channels: Sequence[Channel], *, together: bool | None = None) -> tuple[float, float]:
         """(ε by RDP, ε by PLD) of these channels at the run's δ.
 
         `together`: those of one phase compose at once. Of two, the ε of the first phase, at its share of δ, is added to
-        that of the second, at the rest of δ (basic composition, see above).
+        that of the second, at the rest of δ (basic composition, see above). Where sides pay for themselves: the larger
+        price of the two.
         """
+        tested = self.price_of_test_side([c for c in channels if c.name in self._on_test])
+        channels = [c for c in channels if c.name not in self._on_test]
         first, share, later = 0.0, 0.0, list(channels)
         if not (self.together if together is None else together):
             settled = [channel for channel in channels if channel.name not in (*CALIBRATED, MOMENTS, PRODUCTS)]
             first, share = self._first_phase(settled, "pld")
             later = [channel for channel in channels if channel not in settled]
         rest, delta = Composed(tuple(channel.total for channel in later)), self.delta - share
-        return first + spent(rest, delta, "rdp").epsilon, first + by_pld(rest, delta)
+        trained = first + spent(rest, delta, "rdp").epsilon, first + by_pld(rest, delta)
+        return max(trained[0], tested[0]), max(trained[1], tested[1])
 
     def under(self, release_plan: ReleasePlan) -> Planner:
         """The planner with the δ of these terms, and with their counts where they are public."""
@@ -311,8 +332,9 @@ class Planner(PrivateRun):
     def _rigid(self) -> bool:
         """Whether noise is given, or settled before the counts at their own δ: it may be too little for another δ."""
         c = self.config
-        settled = "gaussian" in (c.counts, c.evaluation) or self.work.moments is not None
-        return settled or any(value is not None for value in c.noise.values())
+        settled = (c.counts,) if self.sided else (c.counts, c.evaluation)
+        fixed = "gaussian" in settled or self.work.moments is not None
+        return fixed or any(value is not None for value in c.noise.values())
 
     def _calibrated(self, sampling: Sampling) -> tuple[Fairness | None, float | None, Claim]:
         scores = self._fairness_noise(sampling)
@@ -477,9 +499,8 @@ class Planner(PrivateRun):
         price, share = self.price_of_first_phase("pld")
         if price >= epsilon:
             remedy = "Give counts and evaluation more noise or a smaller share."
-            raise InputError(
-                "privacy.epsilon", f"must exceed what counts and evaluation cost, {price:.3g}", epsilon, remedy
-            )
+            rule = f"must exceed what counts and evaluation cost, {price:.3g}"
+            raise InputError("privacy.epsilon", rule, epsilon, remedy)
         return epsilon - price, delta - share
 
     def price_of_counts(self) -> float:
@@ -494,7 +515,7 @@ class Planner(PrivateRun):
 
     def _first_phase(self, channels: Sequence[Channel], method: Method) -> tuple[float, float]:
         fixed = Composed(tuple(channel.total for channel in channels))
-        pure = self.config.counts != "gaussian" and self.config.evaluation != "gaussian"
+        pure = self.config.counts != "gaussian" and (self.sided or self.config.evaluation != "gaussian")
         share = 0.0 if pure else self.delta * COUNT_DELTA
         return spent(fixed, share, "rdp" if pure else method).epsilon, share
 
@@ -511,39 +532,31 @@ class Planner(PrivateRun):
         if self.without_noise:
             return Claim(math.inf, math.inf, self.delta, two_phases=not self.one_phase)
         if self.together:
-            claim = Claim(*self.price([*self.fixed(), *rest]), self.delta)
+            claim = Claim(*self.price([*self.fixed(), *rest, *self.tested()]), self.delta)
             if c.epsilon is not None:
                 self._require_within(getattr(claim, c.target_method), c.epsilon)
             return claim
         epsilon, (left, delta) = self.target("epsilon"), self._left()
         later = Composed(tuple(channel.total for channel in (*self.scaling(), *rest)))
         by_rdp = spent(later, delta, "rdp").epsilon
+        tested = self.price_of_test_side(self.tested())
+        self._require_within(tested[0 if c.target_method == "rdp" else 1], epsilon)
         if c.target_method == "rdp":
             self._require_within(epsilon - left + by_rdp, epsilon)
             return Claim(epsilon, epsilon, self.delta, two_phases=True)
         self._require_within(epsilon - left + by_pld(later, delta), epsilon)
         self._require_within(by_rdp, LOOSER * left)
-        return Claim(epsilon - left + LOOSER * left, epsilon, self.delta, two_phases=True)
+        return Claim(max(epsilon - left + LOOSER * left, tested[0]), epsilon, self.delta, two_phases=True)
 
     def _unmet(self, rest: list[Channel]) -> Claim:
         """The bounds, at the δ that follows from released counts, of noise that meets the target at another δ."""
-        price = self.price([*self.fixed(), *rest], together=self.one_phase)
+        price = self.price([*self.fixed(), *rest, *self.tested()], together=self.one_phase)
         return Claim(*price, self.delta, two_phases=not self.one_phase)
 
     def _require_within(self, found: float, target: float) -> None:
         if found > target * (1 + 1e-9):
             rule = f"must be at least what the given noise costs, {found:.4g}"
             raise InputError("privacy.epsilon", rule, target, "Give more noise, or leave some of it to be calibrated.")
-
-
-def sampling_of(release_plan: ReleasePlan) -> Sampling:
-    """The rates and steps that these terms have."""
-    rate, steps = (
-        (1.0, 1) if release_plan.updates is None else (release_plan.updates.sampling_rate, release_plan.updates.steps)
-    )
-    if release_plan.sharing is not None:
-        return Sampling(rate, steps, release_plan.sharing.quotas, release_plan.sharing.rates)
-    return Sampling(rate, steps, None if release_plan.embedding is None else release_plan.embedding.cells, None)
 
 
 # ---- The terms of a private run: who takes part, at which rates, with how much noise; all from released counts.

@@ -13,17 +13,17 @@ from accountant.accountant import Accountant
 from accountant.bounds import TOLERATED, Method, by_pld, pld_or_rdp, spent
 from accountant.errors import InputError
 from accountant.events import Adjacency, Composed, Neighbouring, Nothing, Unit
-from accountant.spending import Spend, attribute_of
+from accountant.spending import Spend, attribute_of, is_side
 from accountant.worst_case import released_epsilon
 from privfair.channels.base import PriceList, registered
-from privfair.channels.workload import Workload
+from privfair.channels.workload import Workload, sampling_of
 from privfair.config import Config
 from privfair.datasets.records import Schema
 from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.federated.round import Schedule
 from privfair.mechanisms.vector_release import VectorNoise
 from privfair.privacy.forecast import beyond_plan
-from privfair.privacy.planner import Planner, sampling_of
+from privfair.privacy.planner import Planner
 from privfair.privacy.requirements import whole_noise
 from privfair.privacy.run_ledger import RunLedger
 from privfair.secure_aggregation import SINGLE_KEY_WARNING
@@ -107,9 +107,10 @@ def with_collusion(release_plan: ReleasePlan, planner: Planner) -> dict[str, flo
         first, share = planner.price_of_first_phase("pld")
         channels = [*planner.scaling(), *channels]
     together = Composed(tuple(channel.total for channel in channels))
+    tested = planner.price_of_test_side(planner.tested())
     return {
-        "rdp": first + spent(together, delta - share, "rdp").epsilon,
-        "pld": first + by_pld(together, delta - share),
+        "rdp": max(first + spent(together, delta - share, "rdp").epsilon, tested[0]),
+        "pld": max(first + by_pld(together, delta - share), tested[1]),
     }
 
 
@@ -370,7 +371,7 @@ def _changes(accountant: Accountant, delta: float) -> dict[str, float | None]:
     """By attribute, ε between datasets in which one person is in another of its groups: of the costliest change."""
     if accountant.neighbouring.adjacency is not Adjacency.ADD_OR_REMOVE:
         return {}
-    groups = {r.group for r in accountant.releases if r.group}
+    groups = {r.group for r in accountant.releases if r.group and not is_side(r.group)}
     clients = {r.client for r in accountant.releases if r.client}
     worst: dict[str, float] = {}
     for client in sorted(clients):

@@ -16,6 +16,7 @@ import numpy as np
 
 from accountant.errors import InputError
 from privfair.channels.base import MOST_RECORDS, PlannedRequests, PriceList, ReplyCheck
+from privfair.channels.evaluation import EVALUATION
 from privfair.channels.features import EMBEDDINGS
 from privfair.channels.updates import UPDATES
 from privfair.channels.workload import Workload
@@ -445,10 +446,10 @@ class RunSpec:
         if self.planner is None:
             raise ValueError("a run without privacy has no ledger")
         labels, how, unit = cell_labels(self.cells, self.schema), self.planner.adjacency, self.planner.unit
-        cohort = self.planner.work.cohort
+        cohort, sided = self.planner.work.cohort, self.planner.sided
         counts = [self.cells.membership(data.train).sum(axis=0, dtype=np.int64) for data in holders]
         prices = [
-            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit, cohort)
+            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit, cohort, sided)
             for data, own in zip(holders, counts, strict=True)
         ]
         ledger, run, fingerprint = run_ledger.ledger, run_ledger.run, run_ledger.fingerprint

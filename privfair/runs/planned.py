@@ -102,7 +102,18 @@ class PlannedRun:
             clients = [*names, *unknown, *(f"client {n + 1}" for n in range(self.spec.clients))][: self.spec.clients]
             labels, how, unit = cell_labels(self.spec.cells, self.spec.schema), planner.adjacency, planner.unit
             prices = [
-                PriceList(dataset, "planned", name, labels, self.spec.cells, how, own, unit, planner.work.cohort)
+                PriceList(
+                    dataset,
+                    "planned",
+                    name,
+                    labels,
+                    self.spec.cells,
+                    how,
+                    own,
+                    unit,
+                    planner.work.cohort,
+                    planner.sided,
+                )
                 for name, own in zip(clients, self.release_plan.cells, strict=True)
             ]
             rounds = range(config.federation.rounds)

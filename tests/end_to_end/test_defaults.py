@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,28 @@ def test_a_run_of_an_earlier_version_keeps_what_it_had(version: str) -> None:
         assert found.config.privacy == config.privacy
         assert found.config.federation.learning_rate == config.federation.learning_rate
         assert "aggregation.masks" not in {choice.key for choice in found.choices}
+
+
+# ---- the evaluation
+
+
+def chosen(**privacy: Any) -> dict[str, Any]:
+    """What was chosen for a private run, by key."""
+    return {choice.key: choice.value for choice in settle(Config.build({"privacy": privacy}), SCHEMA, 4).choices}
+
+
+def test_private_runs_release_counts_of_test_records_wherever_they_can() -> None:
+    assert chosen(epsilon=1.0)["privacy.evaluation"] == "gaussian"
+    assert chosen(epsilon=1.0, counts="public")["privacy.evaluation"] == "gaussian"
+    assert chosen(noise_multiplier=1.0, evaluation_noise=4.0)["privacy.evaluation"] == "gaussian"
+    assert chosen(epsilon=1.0, updates="client_level", counts="public")["privacy.evaluation"] == "none"
+    assert chosen(noise_multiplier=1.0)["privacy.evaluation"] == "none"
+    assert "privacy.evaluation" not in chosen(epsilon=1.0, evaluation="none")
+    assert "privacy.evaluation" not in chosen()
+
+
+def test_without_test_records_or_decisions_there_is_nothing_to_count() -> None:
+    untested = Config.build({"privacy": {"epsilon": 1.0}, "data": {"test_fraction": 0.0}})
+    assert settle(untested, SCHEMA, 4).config.privacy.evaluation == "none"
+    regression = replace(SCHEMA, task="regression")
+    assert settle(Config.build({"privacy": {"epsilon": 1.0}}), regression, 4).config.privacy.evaluation == "none"

@@ -15,12 +15,12 @@ from accountant.bounds import spent
 from accountant.errors import InputError
 from accountant.events import Composed
 from accountant.ledger.ledger import Ledger
-from privfair.channels.workload import Sampling
+from privfair.channels.workload import Sampling, sampling_of
 from privfair.config import Config
 from privfair.fairness.tracking import EmbeddingPlan
 from privfair.federated.release_plan import RELEASE_PLANS, Claim, ReleasePlan
 from privfair.privacy.plan_report import plan_report
-from privfair.privacy.planner import EndedAfterCounts, Planner, PrivateCounts, sampling_of
+from privfair.privacy.planner import EndedAfterCounts, Planner, PrivateCounts
 from tests.end_to_end.federations import toy
 from tests.flower.federations import PRIVATE, deployment
 from tests.privacy.plans import GIVEN, RATES, planner, reported, settle

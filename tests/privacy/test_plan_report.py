@@ -64,3 +64,23 @@ def test_channels_without_noise_are_in_the_plan() -> None:
     assert {row["channel"]: row["epsilon"] for row in reported["channels"]}["predictions"] is None
     assert "Together ε = ∞: predictions leave the clients without noise." in reported["notes"]
     assert any('set privacy.evaluation = "gaussian"' in line for line in reported["notes"])
+
+
+def verdict_notes(target: float | None, cells: tuple[tuple[int, int], ...], **privacy: Any) -> list[str]:
+    plan = planner(GIVEN | RATES | privacy)
+    config = Config.model_validate({"privacy": GIVEN | privacy, "fairness": {"target": target}})
+    found = plan_report(config, settle(plan, cells), plan, budgeted=False)["notes"]
+    return [line for line in found if "verdict" in line.lower() or "can be met" in line]
+
+
+def test_the_plan_says_beforehand_whether_a_target_can_be_met() -> None:
+    noise = {"evaluation": "gaussian", "evaluation_noise": 5.0, "count_noise": 2.0, "counts": "gaussian"}
+    large, small = ((30_000, 20_000), (30_000, 20_000)), ((400, 300), (400, 300))
+    (line,) = verdict_notes(0.05, large, **noise)
+    assert "The target of 0.05 can be met" in line
+    (line,) = verdict_notes(0.05, small, **noise)
+    assert "The verdict cannot be that the target of 0.05 is met: with about 200 test records" in line
+    assert "test records of each of two groups would" in line
+    (line,) = verdict_notes(0.05, large, evaluation="none")
+    assert "The verdict will be: cannot tell." in line
+    assert verdict_notes(None, small, **noise) == []
