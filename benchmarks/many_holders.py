@@ -21,8 +21,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privfair.federated.exchange import decode_masking, decode_request, encode_masking, encode_request
-from privfair.federated.messages import Missing, UnmaskSumRequest
-from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
+from privfair.federated.messages import Missing, UnmaskSumRequest, sum_number
+from privfair.federated.secure_sums import MaskingDesk, SecureSums
 from privfair.secure_aggregation.masked import TotalsForServer
 from privfair.secure_aggregation.masking import MaskingHolder
 from privfair.secure_aggregation.masks import Cohort, Federation

@@ -19,7 +19,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.measure import Result
-from privfair.federated.secure_sums import MaskingDesk, SecureSums, sum_number
+from privfair.federated.messages import sum_number
+from privfair.federated.secure_sums import MaskingDesk, SecureSums
 from privfair.secure_aggregation import MODULI, FixedPoint, KeyPair, aggregators, new_keys
 from privfair.secure_aggregation.masked import MaskedClientAggregator, MaskedServerAggregator, Masking
 from privfair.secure_aggregation.masking import MaskingHolder

@@ -108,7 +108,7 @@ def static_meters() -> list[Meter]:
     return [
         Meter("files", len(modules), 230),
         Meter("lines of the largest file", max(sizes.values()), 700),
-        Meter("lines", sum(sizes.values()), 37_000, most=51_000),
+        Meter("lines", sum(sizes.values()), 37_000, most=54_000),
         Meter("modules imported once", sum(importers[name] == 1 for name in modules), 45),
         Meter("import depth", depth(loaded), 18),
         Meter("packages that import each other", len(mutual_pairs(everything)), 0),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from accountant import calibration
 from accountant.errors import InputError
 from accountant.events import Event, Gaussian, NotPrivate
-from accountant.spending import Spend
+from accountant.spending import TRAIN, Spend
 from privfair.channels.base import EXACT, AgreedRun, Channel, Description, Phase, PriceList, ReplyCheck, require
 from privfair.channels.workload import PrivateRun, Sampling, Workload
 from privfair.clients.client import Client
@@ -38,6 +38,7 @@ class _SumChannel(Channel[Any, Any]):
     """What the two sums have in common."""
 
     phase: ClassVar[Phase] = "scaling"
+    side: ClassVar[str] = TRAIN
     which: ClassVar[int]
     sampling: ClassVar[str]
 

@@ -123,6 +123,14 @@ class PrivateRun:
             return None
         return self._counts(c.counts, c.count_noise, c.count_share, self.cells.count_overlap, "count_noise")
 
+    def require_delta(self) -> None:
+        """Raise if δ is too large for a declared number of records: publishing one of them would count as private."""
+        c = self.config
+        if c.records is not None and c.delta >= 1 / c.records:
+            rule = f"must be below 1/{c.records}, one over the declared number of records (privacy.records)"
+            remedy = f"A tenth of that is a good choice: {0.1 / c.records:.1g}."
+            raise InputError("privacy.delta", rule, c.delta, remedy)
+
     @property
     def sided(self) -> bool:
         """Whether rows name the side of the division that they are about, so that a record pays for one of them.

@@ -25,23 +25,18 @@ from privfair.federated.messages import (
     AgreeRequest,
     Asked,
     BlockLost,
-    CountsRequest,
-    EmbeddingsRequest,
-    EvaluateRequest,
     MaskingReply,
     MaskingRequest,
     MaskKeys,
     MaskKeysRequest,
     MaskShares,
     MaskSharesRequest,
-    MomentsRequest,
-    ProductsRequest,
     RosterAgreed,
     RosterRequest,
     RosterSigned,
     SumUnmasked,
-    TrainRequest,
     UnmaskSumRequest,
+    sum_number,
 )
 from privfair.secure_aggregation import ServerAggregator, Summed, Sums, Totals
 from privfair.secure_aggregation.base import WordServer
@@ -75,46 +70,6 @@ from privfair.secure_aggregation.neighbours import Graph
 
 _DIGEST = 32
 _AT_ONCE = 250  # holders that are asked together where each gets the keys of many neighbours
-
-
-# channels of whose answers only a masked sum is opened
-_REQUESTS = (TrainRequest, EmbeddingsRequest, CountsRequest, EvaluateRequest, MomentsRequest, ProductsRequest)
-SUMMED = tuple(request.channel for request in _REQUESTS)
-
-
-def sum_number(
-    channel: str, round_number: int | None, rounds: int, *, joined: bool = False, scaled: bool = False
-) -> int:
-    """The number of a sum, which no other sum of a run has: counts 0, then features and updates by turns.
-
-    `joined`: the features of all rounds but the first are in the sums of updates, and have no number of their own.
-    `scaled`: moments and products come between counts and the rounds, 1 and 2. Sums are made in the order of their
-    numbers, so that a holder deletes the keys of smaller ones.
-    """
-    if channel == CountsRequest.channel:
-        return 0
-    if scaled:
-        if channel == MomentsRequest.channel:
-            return 1
-        return 2 if channel == ProductsRequest.channel else 2 + sum_number(channel, round_number, rounds, joined=joined)
-    if channel == EvaluateRequest.channel:
-        return rounds + 2 if joined else 2 * rounds + 1
-    if channel not in (EmbeddingsRequest.channel, TrainRequest.channel) or round_number is None:
-        raise InputError("sum", "must be of a channel whose contributions add up", channel)
-    if channel == TrainRequest.channel:
-        return round_number + 2 if joined else 2 * round_number + 2
-    if joined and round_number:
-        raise InputError("sum of features", "must be in the sum of updates of the round before", round_number)
-    return 2 * round_number + 1
-
-
-def in_a_sum(request: Any) -> bool:
-    """Whether the answer is in a masked sum, in a run with masks: parts of totals are, counts of one client are not."""
-    noise = getattr(request, "noise", None)
-    in_parts = noise is not None and noise.shares > 1
-    if isinstance(request, MomentsRequest | ProductsRequest):
-        return request.release.masked
-    return in_parts or request.channel in (EmbeddingsRequest.channel, TrainRequest.channel)
 
 
 # ---- Messages

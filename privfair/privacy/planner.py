@@ -43,7 +43,6 @@ def calibrated_factor(channels: Sequence[Channel], epsilon: float, delta: float,
 
 
 # ---- From a budget to noise: what every channel of a run costs, and the least noise that meets the target.
-#
 # Two ways, told apart by `one_phase`:
 #
 # - One phase. Rates, steps and rounds are in the configuration, so the whole plan is fixed before its first release,
@@ -295,14 +294,6 @@ class Planner(PrivateRun):
         if c.epsilon is not None:
             left, _ = self._left()
             self._require_shares(left)
-
-    def require_delta(self) -> None:
-        """Raise if δ is too large for a declared number of records: publishing one of them would count as private."""
-        c = self.config
-        if c.records is not None and c.delta >= 1 / c.records:
-            rule = f"must be below 1/{c.records}, one over the declared number of records (privacy.records)"
-            remedy = f"A tenth of that is a good choice: {0.1 / c.records:.1g}."
-            raise InputError("privacy.delta", rule, c.delta, remedy)
 
     def _require_shares(self, left: float) -> None:
         """Raise if what is shared for fairness is to cost all that counts and evaluation leave, whatever the rates."""

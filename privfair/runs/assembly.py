@@ -40,10 +40,11 @@ from privfair.federated.algorithms.baselines import (
 )
 from privfair.federated.algorithms.mmd_fedavg import EmbeddingTracking, Kept, MmdFedAvg, made_anew, with_sums
 from privfair.federated.exchange import Algorithm, Backend, FederatedOptimizer, Metered
+from privfair.federated.messages import SUMMED, in_a_sum, sum_number
 from privfair.federated.model_state import Replica, optimizer_by_name
 from privfair.federated.release_plan import ReleasePlan
 from privfair.federated.round import ExactCounts, HeldByClients, HeldByServer, ModelHolder, Negotiator, Schedule, Server
-from privfair.federated.secure_sums import SUMMED, MaskingDesk, MaskMemory, SecureSums, in_a_sum, sum_number
+from privfair.federated.secure_sums import MaskingDesk, MaskMemory, SecureSums
 from privfair.kernels.families import parse_kernel
 from privfair.mechanisms.entropy import entropy_of
 from privfair.mechanisms.moments import MomentsPlan

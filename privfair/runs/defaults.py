@@ -109,6 +109,8 @@ def settle(config: Config, schema: Schema, clients: int, notion: Notion | None =
         choose("privacy.counts", "gaussian" if shared else "laplace", reason)
     if private and "evaluation" not in privacy.model_fields_set:
         choose("privacy.evaluation", *_evaluation(config, schema))
+    if target is not None and _test_records_pay(config):
+        choose("privacy.evaluation_share", 1.0, "test records are in no other release, so that they can pay all of ε")
     if config.asks_for_scaling:
         if config.federation.scaling is None:
             choose("federation.scaling", *_scaling(config))
@@ -382,6 +384,14 @@ def _evaluation(config: Config, schema: Schema) -> tuple[str, str]:
     if privacy.epsilon is None and privacy.evaluation_noise is None:
         return "none", "neither privacy.epsilon nor privacy.evaluation_noise says how much noise it would have"
     return "gaussian", "without it nobody could say whether the model is fair: the verdict rests on it"
+
+
+def _test_records_pay(config: Config) -> bool:
+    """Whether the evaluation may cost all of ε for nothing (`PrivateRun.sided`), and nobody said what it is to cost."""
+    privacy, named = config.privacy, config.privacy.model_fields_set
+    asked = {"evaluation_share", "evaluation_noise"} & named
+    records = privacy.updates == "dp_sgd" and privacy.counts != "public" and config.fairness.tracker == "embedding"
+    return privacy.epsilon is not None and privacy.evaluation != "none" and records and not asked
 
 
 def _toml(value: Any) -> str:

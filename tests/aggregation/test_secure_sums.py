@@ -20,8 +20,9 @@ from privfair.federated.messages import (
     Missing,
     RosterRequest,
     UnmaskSumRequest,
+    sum_number,
 )
-from privfair.federated.secure_sums import MaskingDesk, MaskMessages, SecureSums, sum_number
+from privfair.federated.secure_sums import MaskingDesk, MaskMessages, SecureSums
 from privfair.secure_aggregation import Forged, KeyPair, Summed, Sums, load_client, load_server, new_keys
 from privfair.secure_aggregation.base import MODULI, FixedPoint, WholeNumbers, WordServer
 from privfair.secure_aggregation.ciphertext import BadCiphertext, Ciphertext, Damaged

@@ -18,7 +18,8 @@ from accountant.ledger.ledger import Ledger
 from privfair.channels.base import Declined
 from privfair.config import Config
 from privfair.deployment import holder_state
-from privfair.deployment.holder import LOST, Holder, require_acceptable
+from privfair.deployment.acceptance import require_acceptable
+from privfair.deployment.holder import LOST, Holder
 from privfair.deployment.protocol import masks_of, schema_from_text, schema_to_text, sealed, shared_plan
 from privfair.federated.exchange import decode, decode_masking, encode_request
 from privfair.federated.messages import (
