@@ -29,8 +29,9 @@ COLUMNS: tuple[str, ...] = (
     "accuracy", "rmse", "notion", "unfairness", *(f"unfairness_{name}" for name in NOTIONS), "mmd2",
     "train_loss", "train_mmd2", "train_objective", "test_loss", "test_objective",
     "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "delta",
-    "rounds", "bytes_up", "bytes_down", "seconds", "engine",
+    "rounds", "bytes_up", "bytes_down", "seconds", "engine", "epsilon_beyond",
 )  # fmt: skip
+BEFORE_BEYOND = tuple(name for name in COLUMNS if name != "epsilon_beyond")  # as 0.2.0 wrote them
 HISTORY: tuple[str, ...] = (
     "schema", "series", "value", "seed", "epsilon_target", "round", "accuracy", "unfairness",
     "train_loss", "train_mmd2", "train_objective", "test_loss", "test_mmd2", "test_objective",
@@ -117,6 +118,8 @@ class Lines:
             self._write([list(self.columns)])
             return
         header = content[: content.find(b"\n")].decode("utf-8", errors="replace").strip()
+        if self.columns == COLUMNS and header == ",".join(BEFORE_BEYOND):
+            self.columns = BEFORE_BEYOND  # a sweep of an earlier version goes on in its own columns
         if header != ",".join(self.columns):
             remedy = f"This version writes schema {SCHEMA}; take another folder, or move the file away."
             raise InputError(str(self.path), "must have the columns of this version", header[:60] + "…", remedy)
