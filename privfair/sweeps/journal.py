@@ -97,6 +97,7 @@ class Lines:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         """Open or create the file and lock it until it is closed; raise if another sweep is writing to it."""
         self.path, self.columns = path, columns
+        self.filled: tuple[str, ...] = ()  # columns that the file has no place for
         self._file: IO[bytes] = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,7 +120,8 @@ class Lines:
             return
         header = content[: content.find(b"\n")].decode("utf-8", errors="replace").strip()
         if self.columns == COLUMNS and header == ",".join(BEFORE_BEYOND):
-            self.columns = BEFORE_BEYOND  # a sweep of an earlier version goes on in its own columns
+            # a sweep of an earlier version goes on in its own columns
+            self.columns, self.filled = BEFORE_BEYOND, ("epsilon_beyond",)
         if header != ",".join(self.columns):
             remedy = f"This version writes schema {SCHEMA}; take another folder, or move the file away."
             raise InputError(str(self.path), "must have the columns of this version", header[:60] + "…", remedy)
@@ -142,7 +144,7 @@ class Lines:
         rows = []
         for number, fields in enumerate(reader, start=2):
             try:
-                rows.append(from_text(fields))
+                rows.append({**dict.fromkeys(self.filled), **from_text(fields)})
             except (ValueError, TypeError, AttributeError):
                 remedy = "Delete that line; its run is then made again."
                 raise InputError(f"{self.path}, line {number}", "must be a line of a sweep", fields, remedy) from None
