@@ -233,7 +233,7 @@ TRACKERS = (
 APART, TOGETHER, LAGGED = "noise at every holder", "secure sums", "secure sums, lagged"
 SUM_LAMBDAS, SUM_QUICK_LAMBDAS = (0.0, 1.0, 2.0, 4.0, 10.0, 100.0), (0.0, 2.0, 10.0)
 SUM_SEED = 2000
-# One feature of the energy kernel has most of its weight, and a tenth of the noise of eight.
+# The first feature of the energy kernel has most of its weight; noise on seven more cost more than they gave.
 SUMS = {"fairness.kernel": "energy", "fairness.tracker": "embedding", "fairness.features": 1}
 CURATOR: Mapping[str, Any] = {"fairness.tracker": None, "fairness.features": None}
 OF_SUMS: Mapping[str, Any] = {
