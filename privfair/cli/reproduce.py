@@ -32,7 +32,7 @@ def reproduce(
         typer.Argument(
             help="synthetic, communities, compas, samples, convergence, heterogeneity, heterogeneity-sizes; beyond the "
             "paper: private, trackers-compas, trackers-adult, trackers-communities, secure-sums, secure-sums-adult, "
-            "secure-sums-compas."
+            "secure-sums-compas, secure-sums-clients."
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer values, seeds and steps: a few minutes.")] = False,

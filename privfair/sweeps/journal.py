@@ -29,8 +29,9 @@ COLUMNS: tuple[str, ...] = (
     "accuracy", "rmse", "notion", "unfairness", *(f"unfairness_{name}" for name in NOTIONS), "mmd2",
     "train_loss", "train_mmd2", "train_objective", "test_loss", "test_objective",
     "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "delta",
-    "rounds", "bytes_up", "bytes_down", "seconds", "engine",
+    "rounds", "bytes_up", "bytes_down", "seconds", "engine", "epsilon_beyond",
 )  # fmt: skip
+BEFORE_BEYOND = tuple(name for name in COLUMNS if name != "epsilon_beyond")  # as 0.2.0 wrote them
 HISTORY: tuple[str, ...] = (
     "schema", "series", "value", "seed", "epsilon_target", "round", "accuracy", "unfairness",
     "train_loss", "train_mmd2", "train_objective", "test_loss", "test_mmd2", "test_objective",
@@ -96,6 +97,7 @@ class Lines:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         """Open or create the file and lock it until it is closed; raise if another sweep is writing to it."""
         self.path, self.columns = path, columns
+        self.filled: tuple[str, ...] = ()  # columns that the file has no place for
         self._file: IO[bytes] = path.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,6 +119,9 @@ class Lines:
             self._write([list(self.columns)])
             return
         header = content[: content.find(b"\n")].decode("utf-8", errors="replace").strip()
+        if self.columns == COLUMNS and header == ",".join(BEFORE_BEYOND):
+            # a sweep of an earlier version goes on in its own columns
+            self.columns, self.filled = BEFORE_BEYOND, ("epsilon_beyond",)
         if header != ",".join(self.columns):
             remedy = f"This version writes schema {SCHEMA}; take another folder, or move the file away."
             raise InputError(str(self.path), "must have the columns of this version", header[:60] + "…", remedy)
@@ -139,7 +144,7 @@ class Lines:
         rows = []
         for number, fields in enumerate(reader, start=2):
             try:
-                rows.append(from_text(fields))
+                rows.append({**dict.fromkeys(self.filled), **from_text(fields)})
             except (ValueError, TypeError, AttributeError):
                 remedy = "Delete that line; its run is then made again."
                 raise InputError(f"{self.path}, line {number}", "must be a line of a sweep", fields, remedy) from None

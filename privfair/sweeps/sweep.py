@@ -18,7 +18,7 @@ from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.datasets.registry import load_configured
 from privfair.privacy.run_ledger import budget_at_hand, require_its_budget
-from privfair.privacy.statement import total_epsilon
+from privfair.privacy.statement import total_epsilon, with_collusion
 from privfair.runs.assembly import Simulation, build
 from privfair.runs.loop import RunOutcome, run
 from privfair.sweeps.jobs import Job, Key, drop_privacy
@@ -373,8 +373,12 @@ def _spent(outcome: RunOutcome) -> Row:
     if simulation.run_ledger is None or simulation.gateway is None:
         return {}
     spends, plan, prices = simulation.run_ledger.spends(), simulation.server.plan, simulation.gateway.prices
-    total = total_epsilon(simulation.config, outcome.state.release_plan, spends, plan=plan, prices=prices)
+    release_plan, planner = outcome.state.release_plan, simulation.spec.planner
+    total = total_epsilon(simulation.config, release_plan, spends, plan=plan, prices=prices)
     epsilon = {"epsilon_rdp": total.rdp, "epsilon_pld": total.pld}
-    claim = outcome.state.release_plan.claim
+    if planner is not None and release_plan.cohort is not None and release_plan.noise_is_shared:
+        pooled = with_collusion(release_plan, replace(planner, count_releases=release_plan.count_releases))
+        epsilon["epsilon_beyond"] = pooled["pld"]
+    claim = release_plan.claim
     delta = simulation.config.privacy.delta if claim is None else claim.delta
     return {**{name: value if math.isfinite(value) else None for name, value in epsilon.items()}, "delta": delta}

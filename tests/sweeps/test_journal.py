@@ -14,6 +14,7 @@ from accountant.errors import InputError, Refused
 from privfair.config import Config
 from privfair.sweeps.jobs import Job
 from privfair.sweeps.journal import (
+    BEFORE_BEYOND,
     COLUMNS,
     HISTORIES,
     HISTORY,
@@ -183,6 +184,24 @@ def test_files_of_another_kind_are_told(tmp_path: Path) -> None:
         pytest.raises(InputError, match="must have the columns of this version; found 'a,b…'"),
     ):
         lines.repair()
+
+
+def test_a_sweep_of_an_earlier_version_goes_on_in_its_columns(tmp_path: Path) -> None:
+    with Journal(tmp_path, ASKED) as journal:
+        journal.add(job(1.0), done(0.5))
+    header, line = (tmp_path / RESULTS).read_text().splitlines()
+    assert header.endswith(",epsilon_beyond")
+    earlier = f"{','.join(BEFORE_BEYOND)}\n{line.rpartition(',')[0]}\n"
+    (tmp_path / RESULTS).write_text(earlier)
+    with Journal(tmp_path, ASKED) as journal:
+        added = journal.add(job(2.0), {**done(0.6), "epsilon_beyond": 9.0})
+        found = journal.newest()
+    assert added["epsilon_beyond"] == 9.0
+    assert [row["accuracy"] for row in found.values()] == [0.5, 0.6]
+    assert all(row["epsilon_beyond"] is None for row in found.values())  # the file has no place for it
+    text = (tmp_path / RESULTS).read_text()
+    assert text.startswith(earlier)
+    assert {len(line.split(",")) for line in text.splitlines()} == {len(BEFORE_BEYOND)}
 
 
 def test_a_spoilt_line_is_named(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from privfair.sweeps.paper.claims import (
     halvings,
     judge,
     level,
+    mean_of,
     t_interval,
 )
 
@@ -235,6 +236,65 @@ def test_trackers_differ_in_what_is_shared_only(name: str) -> None:
     assert {job.series for job in jobs if job.config.fairness.tracker == "embedding"} == {"features"}
 
 
+SECURE = {
+    "secure-sums": ("secure sums", {1.0, 3.0}),
+    "secure-sums-adult": ("secure sums", {1.0}),
+    "secure-sums-compas": ("secure sums", {1.0, 3.0}),
+}
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_secure_sums_have_masks_and_defaults(name: str) -> None:
+    jobs = jobs_of(name)
+    series, epsilons = SECURE[name]
+    assert {job.config.run.seed for job in jobs} == set(range(2000, 2020))  # none of those that settings were chosen on
+    for job in jobs:
+        config, masked = job.config, job.series.startswith(series)
+        private = config.privacy.enabled
+        assert private == math.isfinite(job.epsilon) == (job.series != "without privacy")
+        assert not private or config.aggregation.masks is masked  # named, whatever the default is
+        assert (config.aggregation.colluders, config.aggregation.smallest_cohort) == (None, None)
+        assert not private or (config.privacy.epsilon, config.privacy.counts != "public") == (job.epsilon, True)
+        assert not masked or (config.sums_counts and config.sums_gradients)
+    assert {job.epsilon for job in jobs if job.series == series} == epsilons
+    for epsilon in epsilons:
+        tables = {
+            s: {job.value: job.config.as_tables() for job in jobs if (job.series, job.epsilon) == (s, epsilon)}
+            for s in (series, f"{series}, lagged")
+        }
+        for value, table in tables[f"{series}, lagged"].items():
+            assert table["federation"].pop("lagged_scores") is True
+            tables[series][value]["federation"].pop("lagged_scores", None)
+            assert table == tables[series][value]
+
+
+def test_the_line_without_privacy_is_a_curators() -> None:
+    for name in SECURE:
+        found = configs(name, "without privacy")
+        private = max(c.federation.rounds for c in configs(name, "secure sums"))
+        assert {c.federation.method for c in found} == {"centralized"}
+        assert all(c.federation.rounds > private for c in found)
+
+
+def test_whole_clients_are_against_a_third_of_them() -> None:
+    (config, *_) = configs("secure-sums-clients", "secure sums")
+    assert (config.aggregation.masks, config.aggregation.colluders, config.privacy.epsilon) == (True, 100, 2.8)
+    assert config.data.name == "synthetic"
+    assert config.as_tables()["data"]["clients"] == 300
+
+
+def test_columns_of_results_are_figures() -> None:
+    (first, second) = (
+        {"series": s, "status": "done", "seed": 3, "epsilon_beyond": e} for s, e in (("a", 70.0), ("b", None))
+    )
+    found = Evidence((), (first, second), {})
+    claim = Claim("small", mean_of("epsilon_beyond", "a", "ε beyond"), "below", level(129))
+    assert claim.how == "ε beyond of a, minus 129: below 0"
+    assert claim.left.take(found) == {3: 70.0}
+    with pytest.raises(Missing, match="no ε beyond of b"):
+        mean_of("epsilon_beyond", "b", "ε beyond").take(found)
+
+
 def test_t_interval_is_scipys() -> None:
     values = np.array([0.1, -0.2, 0.4, 0.3])
     expected = ttest_1samp(values, 0).confidence_interval(0.95)
@@ -242,7 +302,7 @@ def test_t_interval_is_scipys() -> None:
     assert t_interval(values[:1]) == (-math.inf, math.inf)
 
 
-@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence", "private", "trackers-adult"])
+@pytest.mark.parametrize("name", ["synthetic", "compas", "convergence", "private", "trackers-adult", "secure-sums"])
 def test_figures_show_every_series(name: str, tmp_path: Path) -> None:
     experiment = EXPERIMENTS[name]
     jobs = experiment.jobs(quick=True)

@@ -72,6 +72,27 @@ def test_a_private_run_tells_what_it_spent(tmp_path: Path) -> None:
     assert row["delta"] == 1e-3
 
 
+def test_a_run_with_masks_tells_the_epsilon_beyond(tmp_path: Path) -> None:
+    private = {"epsilon": 5.0, "sampling_rate": 1.0, "local_steps": 1}
+    tables: dict[str, Any] = {
+        "data": {"name": "synthetic", "clients": 4, "records": 60},
+        "federation": {"rounds": 2},
+        "fairness": {"tracker": "embedding"},
+        "privacy": private,
+        "aggregation": {"masks": True},
+        "run": {"engine": "stacked", "reproducible_noise": True, "ledger": f"sqlite:///{tmp_path / 'a.sqlite'}"},
+    }
+    alone = privfair.train(Config.build(tables)).privacy
+    assert alone is not None
+    tables["run"] |= {"ledger": f"sqlite:///{tmp_path / 'b.sqlite'}"}
+    ((_, row),) = run_many([Config.build(tables)], "stacked", 1)
+    assert row["epsilon_beyond"] == pytest.approx(alone["collusion"]["epsilon_beyond"]["pld"])
+    assert row["epsilon_beyond"] > row["epsilon_pld"] == pytest.approx(alone["epsilon"]["pld"])
+    tables["aggregation"] = {"masks": False}
+    ((_, row),) = run_many([Config.build(tables)], "stacked", 1)
+    assert "epsilon_beyond" not in row
+
+
 def test_what_is_there_is_not_run_again_and_the_grid_may_grow(tmp_path: Path) -> None:
     first = run_sweep(grid(seeds=1), tmp_path, workers=1, **EXACT)
     stamped = (tmp_path / "results.csv").read_bytes()

@@ -146,6 +146,19 @@ def at_round(series: str, column: str, *, last: bool) -> Figure:
     return Figure(f"{column.replace('_', ' ')} of {series} {'at the end' if last else 'before training'}", take)
 
 
+def mean_of(column: str, series: str, name: str) -> Figure:
+    """A column of the results, as it is there for every run of a series."""
+
+    def take(evidence: Evidence) -> BySeed:
+        done = (row for row in evidence.rows if row["series"] == series and row["status"] == "done")
+        found = {int(row["seed"]): float(row[column]) for row in done if row[column] is not None}
+        if not found:
+            raise Missing(f"no {name} of {series}")
+        return found
+
+    return Figure(f"{name} of {series}", take)
+
+
 def level(value: float) -> Figure:
     """A number to compare with."""
     return Figure(f"{value:g}", lambda evidence: dict.fromkeys((int(r["seed"]) for r in evidence.rows), value))
@@ -337,6 +350,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
     seeds: int = 10
     quick_seeds: int = 3
+    first_seed: int = 0
     paper: bool = True
     areas: bool = False  # report the area of every frontier
 
@@ -351,7 +365,7 @@ class Experiment:
         Both ends of every line come first, then the middles of its gaps: a sweep that stops early has a thinner line,
         not a shorter one.
         """
-        seeds = range(self.quick_seeds if quick else self.seeds)
+        seeds = range(self.first_seed, self.first_seed + (self.quick_seeds if quick else self.seeds))
         placed = []
         for number, line in enumerate(self.lines):
             if quick and line.quick is None:
