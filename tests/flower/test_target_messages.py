@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +73,7 @@ def require_one(found: Deployment, least: int = ROUNDS - 1) -> np.ndarray:
     return followed[-1]
 
 
-@pytest.mark.parametrize("scheme", [QUANTISED, ENCRYPTED], ids=["plain", "bfv"])
+@pytest.mark.parametrize("scheme", [QUANTISED, pytest.param(ENCRYPTED, marks=pytest.mark.slow)], ids=["plain", "bfv"])
 @pytest.mark.parametrize("lagged", [False, True])
 def test_who_trains_in_some_rounds_follows_all(tmp_path: Path, scheme: dict[str, Any], lagged: bool) -> None:
     about = {"federation": {"clients_per_round": 1, "lagged_scores": lagged}}
@@ -83,7 +82,7 @@ def test_who_trains_in_some_rounds_follows_all(tmp_path: Path, scheme: dict[str,
     require_one(found, ROUNDS - 2)
 
 
-@pytest.mark.parametrize("lagged", [False, True])
+@pytest.mark.parametrize("lagged", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_who_was_away_for_some_rounds_catches_up(tmp_path: Path, lagged: bool) -> None:
     about = {"federation": {"lagged_scores": lagged}}
     found = deployment(tmp_path, ENCRYPTED, TARGET, about, meddle=away(101, range(2, 4)))
@@ -177,4 +176,3 @@ def test_the_server_sends_each_sum_of_features_once(tmp_path: Path) -> None:
     sent = [unwrap(message) for node, message in found.grid.sent if node == 100]
     orders: list[Any] = [one for one in sent if not isinstance(one, str) and one["kind"] == "order"]
     assert sum(len(order.get("features", ())) for order in orders) <= ROUNDS
-    shutil.rmtree(found.out / "features")
