@@ -54,6 +54,7 @@ from privfair.deployment.protocol import (
 from privfair.deployment.sums import NumberedFeatures, read_features
 from privfair.federated.exchange import decode, decode_request, encode, encode_masking, encode_request, singles
 from privfair.federated.messages import (
+    BlockLost,
     Counts,
     MaskingRequest,
     Reply,
@@ -507,12 +508,15 @@ class Holder:
 
     def _order(self, run: str, message: Envelope) -> Envelope:
         with self._run(run) as work:
-            if work.memory.left:
-                raise Declined(work.memory.left)
-            work.agree(message)
-            work.catch_up(read_sums(message), read_features(message))
             requests = byte_parts(message, "request")
             asked = decode_request(requests[0]) if len(requests) == 1 else None
+            if work.memory.left:
+                if not isinstance(asked, MaskingRequest) or isinstance(asked, UnmaskSumRequest):
+                    raise Declined(work.memory.left)
+                gone = encode_masking(BlockLost(asked.block))  # so that nobody waits for it, or pays
+                return sealed("answer", run, replies=[gone], reasons=[""], sums=work.replica.round)
+            work.agree(message)
+            work.catch_up(read_sums(message), read_features(message))
             if asked is None:
                 raise Declined("An order has one request.")
             if isinstance(asked, MaskingRequest):
