@@ -359,7 +359,8 @@ class Config(Section):
         masks = (("privacy", "counts"),) if self.aggregation.masks is not False else ()
         step = (("federation", "learning_rate"),) if self.open_learning_rate else ()
         evaluation = (("privacy", "evaluation"),)
-        followed = (("fairness", "lambda"), ("federation", "average_last"))  # the first is never named beside a target
+        # λ is never named beside a target
+        followed = (("fairness", "lambda"), ("federation", "average_last"), ("privacy", "evaluation_share"))
         target = followed if self.fairness.target is not None else ()
         rates = RATES if self.asks_for_scaling else ()
         found = dict.fromkeys((*tracker, *masks, *step, *evaluation, *target, *rates))
