@@ -29,8 +29,18 @@ def print_plan(console: Console, plan: dict[str, Any]) -> None:
     for row in plan["channels"]:
         table.add_row(*map(escape, (row["channel"], row["noise"], row["sampling"])), _epsilon(row["epsilon"]))
     console.print(table)
-    for choice in plan["choices"]:
-        console.print(f"chosen for you: {choice['text']}", style="dim", markup=False)
+    if plan["choices"]:
+        chosen = plain_table("chosen for you (name a key to choose otherwise)")
+        for column in ("key", "value", "because"):
+            chosen.add_column(column, no_wrap=column == "key", overflow="fold")
+        for choice in plan["choices"]:
+            value = choice["value"]
+            chosen.add_row(
+                choice["key"],
+                f"{value:.4g}" if isinstance(value, float) else json.dumps(value),
+                escape(choice["reason"]),
+            )
+        console.print(chosen)
     for line in plan["notes"]:
         console.print(line, style="dim", markup=False)
 

@@ -295,7 +295,7 @@ class TargetPlan:
     def aim(self, error: float) -> float:
         """What the tracked gap is steered to, below the target by what a verdict with this standard error will need.
 
-        Where that is less than half of the target, "met" is out of reach: then it is the target itself.
+        Where that is less than half of the target, it is the target itself, and "met" is a matter of luck.
         """
         below = self.target - MARGIN * error
         return below if below >= self.target / 2 else self.target
@@ -317,8 +317,8 @@ def step_share(number: int, rounds: int) -> float:
 def out_of_reach(target: float) -> str:
     """That a verdict "met" is not to be expected, for people."""
     return (
-        f'So few test records, with so much noise, show no gap of at most {target:g}: the verdict "met" is out of '
-        "reach, and λ aims at the target itself."
+        f'With so few test records, or so much noise, the verdict "met" would take a gap below half of {target:g}: λ '
+        "aims at the target itself, and the verdict is a matter of luck."
     )
 
 
