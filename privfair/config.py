@@ -23,6 +23,8 @@ MOST_RECORDS = 10**12  # more than there are; products of it are still integers 
 MOST_STEP = 1e6  # step sizes: float32 ends at 3e38, and steps meet gradients and each other
 MOST_SECONDS = 1e7  # four months: clocks overflow at some time
 
+COMPLETE_UP_TO = 1_000  # holders that all mask with each other; of more, each masks with a few neighbours
+
 Method = Literal["mmd_fedavg", "fedavg", "local_fairness", "centralized", "agnostic", "fairfed", "fedfb"]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from privfair.config import COMPLETE_UP_TO
 from privfair.numbers import shown
 from privfair.run_names import has_inferred_schema, has_noise_in_shares
-from privfair.secure_aggregation.neighbours import COMPLETE_UP_TO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

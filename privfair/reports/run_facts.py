@@ -113,6 +113,7 @@ def released_part(metrics: Mapping[str, Any], config: Config, counts: list[int] 
             "name": metrics["data"]["name"],
             "clients": dict(zip(names, counts, strict=True)) if known and counts else dict.fromkeys(names),
             "counts": config.privacy.counts if known else None,
+            "totals": known and config.sums_counts and config.privacy.counts != "public",
             "schema_inferred": metrics["data"]["schema_inferred"],
         },
         "model": {name: metrics["model"][name] for name in ("name", "task", "parameters")},

@@ -308,7 +308,7 @@ def holders(facts: RunFacts) -> tuple[list[str], list[list[Any]]]:
     """(columns, rows): the data holders, with numbers of records if they may be shown."""
     data = facts.released["data"]
     columns = ["data holder"]
-    known = any(number is not None for number in data["clients"].values())
+    known = any(number is not None for number in data["clients"].values()) and not data["totals"]
     if known:
         columns.append("records, declared public" if data["counts"] == "public" else "records, counted with noise")
     exact = facts.exact["data"]["clients"] if facts.exact is not None else {}

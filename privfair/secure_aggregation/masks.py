@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from accountant.errors import InputError, Refused
 from privfair.codec import Payload, unless
-from privfair.config import Config
+from privfair.config import COMPLETE_UP_TO, Config
 from privfair.secure_aggregation.base import BFV_MODULUS
-from privfair.secure_aggregation.neighbours import COMPLETE_UP_TO, Neighbourhood
+from privfair.secure_aggregation.neighbours import Neighbourhood
 
 MODULUS: Final = BFV_MODULUS  # prime: a pad that |U| holders add stays uniform in the sum for every |U| below it
 BLOCK: Final = 16_384  # values that are masked at a time: a block of all streams stays in the processor's cache

@@ -10,7 +10,6 @@ from typing import Final
 
 from accountant.errors import InputError
 
-COMPLETE_UP_TO: Final = 1_000  # holders that all mask with each other; of more, each masks with a few neighbours
 SILENT: Final = 20  # of so many holders one may fall silent, and a sum among neighbours still opens
 GRAPH_BITS: Final = 80  # neighbours are so many that a graph which is not safe comes with probability 2⁻⁸⁰ or less
 

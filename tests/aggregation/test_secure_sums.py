@@ -15,6 +15,7 @@ from privfair.config import Config
 from privfair.federated.exchange import decode_masking, decode_request, encode_masking, encode_request
 from privfair.federated.messages import (
     AgreeRequest,
+    BlockLost,
     MaskKeysRequest,
     MaskSharesRequest,
     Missing,
@@ -503,6 +504,9 @@ def test_a_desk_answers_nothing_else(group_keys: KeyPair) -> None:
     for other in (CountsRequest(), "keys", None):
         with pytest.raises(MaskingRefused, match="no request of the protocol"):
             desk.answer(other)
+    lost = desk.answer(MaskSharesRequest(0, np.arange(3), b"short"))  # it has no keys of this block
+    assert (type(lost), lost.block) == (BlockLost, 0)
+    desk.answer(MaskKeysRequest(0))
     with pytest.raises(MaskingRefused, match="bytes, and must have"):
         desk.answer(MaskSharesRequest(0, np.arange(3), b"short"))
     for holders in ([0, 0, 1], [2, 1, 0], [0, 1, 7], [-1, 0, 1], list(range(100))):
