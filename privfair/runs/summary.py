@@ -23,6 +23,7 @@ from privfair.fairness.metrics import (
     unfairness,
 )
 from privfair.fairness.released import released_figures, released_verdict, told
+from privfair.fairness.tracking import out_of_reach
 from privfair.fairness.verdict import impossible, interval, verdict
 from privfair.mechanisms.entropy import stream
 from privfair.models import TaskKind, exported
@@ -43,11 +44,12 @@ def summarise(outcome: RunOutcome, out: str | None) -> dict[str, Any]:
     simulation = outcome.simulation
     schema, config, last = simulation.federation.schema, simulation.config, outcome.history[-1]
     task, warnings = TaskKind.of(schema), _warnings(outcome)
+    verdict = _verdict(outcome, warnings)
     summary: dict[str, Any] = {
         **_figures(outcome),
         "warnings": warnings,
-        "verdict": _verdict(outcome, warnings),
-        **_target(outcome),
+        "verdict": verdict,
+        **_target(outcome, verdict),
         "objective": {k: v for k, v in last.items() if k.startswith(("train_", "test_"))},
         "privacy": _privacy(outcome),
         "aggregation": {"scheme": config.scheme, "quantised": config.whole_sums},
@@ -139,7 +141,7 @@ def _warnings(outcome: RunOutcome) -> list[str]:
     return found
 
 
-def _target(outcome: RunOutcome) -> dict[str, Any]:
+def _target(outcome: RunOutcome, verdict: dict[str, Any]) -> dict[str, Any]:
     """How λ followed the target; nothing where λ was given. All of it is released, or follows from what is."""
     controller, simulation = outcome.simulation.replica.controller, outcome.simulation
     if controller is None or not controller.round:
@@ -153,7 +155,9 @@ def _target(outcome: RunOutcome) -> dict[str, Any]:
         }
         for e, c in enumerate(cells.comparisons)
     }
-    return {"target": {"asked": controller.plan.target, "by_set": by_set, "notes": controller.notes}}
+    lucky = verdict["answer"] in ("met", "not met")  # then it is said no more how likely that was
+    notes = [note for note in controller.notes if not (lucky and note == out_of_reach(controller.plan.target))]
+    return {"target": {"asked": controller.plan.target, "by_set": by_set, "notes": notes}}
 
 
 def _privacy(outcome: RunOutcome) -> dict[str, Any]:

@@ -204,9 +204,9 @@ def test_what_options_give_is_a_configuration_of_train(tmp_path: Path, choice: t
     if "equal_opportunity" in choice:
         tables.setdefault("fairness", {})["notion"] = "equal_opportunity"
     data = {"name": "synthetic", "clients": 3, "dimensions": 1, "records": 200, "test_fraction": 0.0}
-    privacy = privfair.train(
-        data=data, **tables, aggregation={"scheme": "plain"}, run={"ledger": f"sqlite:///{tmp_path}/ledger.sqlite"}
-    ).privacy
+    tables["aggregation"] = {**tables.get("aggregation", {}), "scheme": "plain"}
+    ledger = {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite"}
+    privacy = privfair.train(data=data, **tables, run=ledger).privacy
     assert found["epsilon_by"] == pytest.approx(privacy["epsilon_of_plan"], rel=1e-9)
     assert {c: facts["noise_scale"] for c, facts in found["channels"].items()} == pytest.approx(noise_of(privacy))
 

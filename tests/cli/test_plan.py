@@ -76,12 +76,13 @@ def test_a_declared_size_gives_one_plan_and_no_size_a_small_and_a_large_one(tmp_
     assert "no size is declared: 900 and 90,000 training records are ASSUMED" in assumed["notes"][0]
     assert assumed["epsilon"] == 4.0
     assert assumed["plan"] == "two phases"
-    sized = planned(config, "--set", "data.records=9000", "--set", "data.test_fraction=0.25")
+    tested = ("--set", "data.test_fraction=0.25")  # with test records there is an evaluation
+    sized = planned(config, "--set", "data.records=9000", *tested)
     assert [found["records"] for found in sized["plans"]] == [6750]
     assert sized["notes"] == [
         "Counts are ASSUMED: 6,750 training records of the declared 9,000, the same number in every client and group."
     ]
-    assert planned(config, "--records", "6750")["channels"] == sized["channels"]
+    assert planned(config, "--records", "6750", *tested)["channels"] == sized["channels"]
     tiny = ("privacy.epsilon=0.05", "privacy.target_method=rdp", "privacy.evaluation=none")
     small = planned(config, *(part for key in tiny for part in ("--set", key)))
     assert [found["records"] for found in small["plans"]] == [90_000]

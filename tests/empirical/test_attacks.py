@@ -133,7 +133,8 @@ def test_the_law_of_a_message_is_that_of_real_messages() -> None:
 
 
 def test_the_plan_is_carried_over_exactly(tmp_path: Path) -> None:
-    subject = plan(tmp_path, {"epsilon": 3.0, "delta": 1e-5}, rounds=3)  # rates planned from released counts
+    scores = {"tracker": "samples"}
+    subject = plan(tmp_path, {"epsilon": 3.0, "delta": 1e-5}, rounds=3, fairness=scores)  # rates from released counts
     release_plan, fixed = subject.release_plan, subject.config.privacy
     assert release_plan.sharing is not None and release_plan.updates is not None and release_plan.counting is not None  # noqa: PT018
     assert fixed.epsilon is None

@@ -34,7 +34,7 @@ LATE = {"lagged_scores": True}
 
 def tree(folder: Path, aggregation: dict[str, Any], privacy: dict[str, Any] | None, **sections: Any) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {
-        "federation": {"rounds": ROUNDS, "batch_size": 16, "learning_rate": 0.5},
+        "federation": {"rounds": ROUNDS, "batch_size": 16, "learning_rate": 0.5, "scaling": "none"},
         "fairness": {"target": 0.1, "features": 6},
         "model": {"name": "logistic"},
         "aggregation": aggregation,
