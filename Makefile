@@ -8,9 +8,9 @@ READY  := $(VENV)/.ready
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-demo: $(READY)   ## a fair, private, encrypted run on the built-in federation, and its privacy statement
+demo: $(READY)   ## a target, a private, encrypted run on the built-in federation, the verdict and its price
 	@mkdir -p results
-	@$(BIN)/privfair train examples/private.toml --set run.ledger=sqlite:///results/demo-ledger.sqlite --out results/demo-$$(date +%Y%m%d-%H%M%S)
+	@$(BIN)/privfair train examples/target.toml --set run.ledger=sqlite:///results/demo-ledger.sqlite --out results/demo-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)   ## the tests (about five minutes on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --durations=10 -m "not slow"

@@ -193,9 +193,16 @@ def summary(facts: RunFacts, fairness: list[Fairness], epsilon: float | None) ->
     guess = "whether a certain record took part" if added else "which one of two records of the same group took part"
     if whole:
         guess = "which one of two sets of records a data holder has"
+    seen, whom = (
+        privacy.get("collusion") or {},
+        "What anybody who sees every message of this run and the model can learn",
+    )
+    if "epsilon_beyond" in seen:
+        others = f"at most {seen['colluders']} of the {seen['n']} data holders"
+        whom = f"What the server and {others} can learn together, and anybody who gets the model,"
     return [
         *found,
-        "What anybody who sees every message of this run and the model can learn about "
+        f"{whom} about "
         f"{'one data holder, with all of its records,' if whole else 'one record'} is limited by "
         f"ε = {shown(epsilon)}, δ = {delta(privacy['delta'])}: somebody who guesses {guess}, and thinks both "
         f"equally likely, is right in at most {shown_guesses(epsilon, privacy['delta'])} of cases. A coin is right in "
