@@ -67,12 +67,11 @@ def require_acceptable(
             "version of privfair, or of its requirements?"
         )
     if before is not None:
-        same = negotiator.admits_later and _noise(before) == _noise(release_plan) and _grown(before, release_plan)
-        if before.moments is not None and moments is not None:
-            known = RELEASE_PLANS.to_text(replace(before, moments=before.moments.bare))
-            same = same or known == RELEASE_PLANS.to_text(release_plan)
-            same = same and moments.succeeds(before.moments)
-        require(same, "The terms have changed for data holders that were there before.")
+        known = before if before.moments is None else replace(before, moments=before.moments.bare)
+        same = RELEASE_PLANS.to_text(known) == RELEASE_PLANS.to_text(release_plan)
+        later = negotiator.admits_later and _noise(before) == _noise(release_plan) and _grown(before, release_plan)
+        learned = before.moments is None or moments is None or moments.succeeds(before.moments)
+        require((same or later) and learned, "The terms have changed for data holders that were there before.")
 
 
 def _even(release_plan: ReleasePlan, negotiator: ExactCounts | PrivateCounts) -> bool:
