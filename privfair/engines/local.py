@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from accountant.errors import InputError
 from privfair.channels.base import ReplyCheck, channel_of, respond
+from privfair.channels.updates import UPDATES
 from privfair.clients.client import Client
 from privfair.federated.exchange import Memory, regrouped, singles
 from privfair.federated.messages import Answered, Asked, Bundle, MaskingRequest, Reply, Request
@@ -46,7 +47,7 @@ class InProcess:
     def _follow(self, requests: Sequence[tuple[int, Request]]) -> None:
         """Open the features that λ follows: also where the answers are stored ones, for which nobody opens them."""
         for k, request in requests:
-            if channel_of(request).phase == "training" and self.members[k].replica.controller is not None:
+            if request.channel == UPDATES and self.members[k].replica.controller is not None:
                 channel_of(request).opened(request, self.members[k])
                 return  # all clients of this process have one λ
 

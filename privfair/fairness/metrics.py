@@ -347,8 +347,9 @@ def confidence_intervals(
             for label, on in (("label 0", sample.labels == 0), ("label 1", sample.labels == 1), ("everyone", None))
         }
         for notion, sets in COMPARED.items():
-            if any((counted[label].totals > 0).sum() > 1 for label in sets):
-                figures[notion] = verdict.interval([_present(counted[label]) for label in sets])
+            compared = [one for one in (_present(counted[label]) for label in sets) if one.pairs]
+            if compared:
+                figures[notion] = verdict.interval(compared)
         for g, group in enumerate(names):
             for rate, label in RATES.items():
                 if counted[label].totals[g]:

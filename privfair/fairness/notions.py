@@ -26,7 +26,7 @@ COLUMNS = frozenset((
     "round", "accuracy", "rmse", "mmd2", "unfairness", "notion", "history",
     *(f"{part}_{figure}" for part in ("train", "test") for figure in ("loss", "mmd2", "objective")),
     "schema", "series", "method", "parameter", "value", "lambda", "seed", "epsilon_target", "status", "reason",
-    "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "delta", "tracked_gap",
+    "baseline_accuracy", "baseline_rmse", "epsilon_pld", "epsilon_rdp", "epsilon_beyond", "delta", "tracked_gap",
     "rounds", "bytes_up", "bytes_down", "seconds", "engine",
 ))  # fmt: skip
 

@@ -63,6 +63,7 @@ class Run:
         if state.release_plan.evaluation is not None and self.released is None:
             state = self._evaluate(state)
             self.save(state)
+            self.on_saved()
         return self.on_end(state)
 
     def _start(self) -> ServerState:
@@ -159,7 +160,7 @@ class Run:
         """Called before the first round and after each."""
 
     def on_saved(self) -> None:
-        """Called after each round, when its checkpoint is written."""
+        """Called after each round, and after the final evaluation, when the checkpoint is written."""
 
     def on_end(self, state: ServerState) -> ServerState:
         """Called at the end; the final state."""

@@ -101,7 +101,7 @@ def test_a_private_encrypted_run_and_its_books(
     assert rows == {
         (f"client{k}", channel): n
         for k in range(3)
-        for channel, n in (("counts", 1), ("predictions", rounds * cells), ("updates", rounds))
+        for channel, n in (("counts", 1), ("predictions", rounds * cells), ("updates", rounds), ("evaluation", 1))
     }
     assert privacy["ledger"]["rows"] == rows.total()
     code, audited, errors = command(
@@ -118,7 +118,7 @@ def test_a_private_encrypted_run_and_its_books(
         assert found["by_channel"][channel]["epsilon"]["rdp"] == pytest.approx(epsilon["rdp"], rel=1e-9)
     # the plan said so before: every channel with its price, and the sum
     (plan,) = plans
-    assert [row["channel"] for row in plan["channels"]] == ["counts", "predictions", "updates"]
+    assert [row["channel"] for row in plan["channels"]] == ["counts", "predictions", "updates", "evaluation"]
     assert any("Together ε" in note for note in plan["notes"])
     assert any("Expected fairness error" in note for note in plan["notes"])
     x = toy(records=400).clients[0].test.features

@@ -22,7 +22,7 @@ from privfair.federated.messages import MomentsRequest, ProductsRequest, TrainRe
 from privfair.privacy.plan_report import plan_report
 from privfair.reports.run_page import run_page
 from privfair.runs.assembly import RunSpec, build
-from privfair.runs.defaults import Choice, settle
+from privfair.runs.defaults import STEP_OF_SUMS, Choice, settle
 from privfair.runs.loop import RunOutcome, run
 from tests.end_to_end.federations import toy
 
@@ -361,7 +361,7 @@ def test_only_logistic_regression_gets_rates_and_products(tmp_path: Path) -> Non
     found = settled(tmp_path, PRIVATE, {"model": {"name": "mlp"}})
     assert found["federation.scaling"] == "moments"
     assert found["federation.precondition"] is False
-    assert "federation.learning_rate" not in found
+    assert found["federation.learning_rate"] == STEP_OF_SUMS  # that of every step on a sum
     with pytest.raises(InputError, match="unless the model is logistic"):
         settled(tmp_path, PRIVATE, {"model": {"name": "mlp"}, "federation": {"precondition": True}})
 

@@ -67,7 +67,7 @@ def test_a_constant_answer_is_named_in_the_metrics_and_on_the_page(tmp_path: Pat
 
 
 def test_a_constant_answer_never_meets_a_target(tmp_path: Path) -> None:
-    fairness = {**STUCK.get("fairness", {}), "target": 0.5}
+    fairness = {k: v for k, v in STUCK.get("fairness", {}).items() if k != "lambda"} | {"target": 0.5}
     verdict = privfair.train({**STUCK, "fairness": fairness}, dataset=toy(), out=tmp_path / "run").verdict
     assert verdict.answer == "cannot tell"
     assert verdict["sentence"].startswith(f"No verdict on fairness: The model {SAME}")

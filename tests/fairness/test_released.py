@@ -24,7 +24,7 @@ def test_without_noise_the_figures_are_those_of_the_counts() -> None:
     assert found["unfairness"]["equal_opportunity"] == pytest.approx(0.0)
     wilson = binomtest(1100, 1600).proportion_ci(0.95, "wilson")
     assert found["confidence_intervals"]["accuracy"] == pytest.approx([wilson.low, wilson.high], abs=1e-6)
-    assert found["groups"]["group"]["0"]["intervals"]["true_positive_rate"] == pytest.approx(
+    assert found["groups"][SCHEMA.sensitive[0].name]["0"]["intervals"]["true_positive_rate"] == pytest.approx(
         list(binomtest(300, 400).proportion_ci(0.95, "wilson")), abs=1e-6
     )
 

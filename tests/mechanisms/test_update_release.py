@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused_with_a_remedy() -> None:
         UpdatePlan(1.0, 10, 1000).calibrated(9.0)
     with pytest.raises(InputError, match="model must have between 1 and 16777216 parameters for client-level privacy"):
         UpdatePlan(1.0, 2**25, 1000)
-    with pytest.raises(InputError, match=r"portion must be in \(0, 1\]; found 1.5"):
+    with pytest.raises(InputError, match=r"portion must be in \(0, 1\], or 0 with noise in shares; found 1.5"):
         release(3, portion=1.5)
     with pytest.raises(InputError, match="max_update_norm must be"):
         release(3, max_norm=0.0)

@@ -362,7 +362,7 @@ def test_the_stacked_engine_claims_no_masks_and_is_refused_for_data_with_a_budge
     from accountant import Budget
 
     monkeypatch.setenv("PRIVFAIR_STATE", str(tmp_path / "state"))
-    config = masked(tmp_path, "stacked").model_dump(mode="json", by_alias=True, exclude_none=True)
+    config = masked(tmp_path, "stacked").as_tables()
     config["run"] |= {"reproducible_noise": False, "out": str(tmp_path / "run")}
     result = privfair.train(Config.build(config), dataset=toy(clients=5, records=60))
     assert not result.privacy["private"]

@@ -35,7 +35,8 @@ USE = r"Use mmd_fedavg or fedavg, or train without privacy\."
          r"a second message of every client, and have no price; found 'scaffold'\. Use fedavg, fedprox, fedadam"),
         ({"privacy": {**GIVEN, **RATES, "evaluation": "laplace"}}, r"privacy.evaluation_noise must be given, or "
          r"privacy.epsilon, from which it follows"),
-        ({"privacy": GIVEN}, r"privacy.epsilon must be given where rates are planned from released counts"),
+        ({"privacy": GIVEN, "aggregation": {"masks": False}},
+         r"privacy.epsilon must be given where rates are planned from released counts"),
         ({"privacy": {**GIVEN, **RATES, "epsilon": 0.1}}, r"privacy.epsilon must be at least what the given noise"),
         ({"fairness": {"notion": "risk_parity"}}, r"fairness.notion must compare scores that have a range"),
         ({"model": {"name": "tests.privacy.test_refusals:normed"}}, r"BatchNorm"),

@@ -42,7 +42,8 @@ def without(data: Federation, part: str, row: int = 3) -> Federation:
 def test_no_channel_but_the_evaluation_is_of_test_records() -> None:
     sides = {channel.name: channel.side for channel in registered()}
     assert {name for name, side in sides.items() if side == TEST} == {"evaluation"}
-    assert {name for name, side in sides.items() if side == TRAIN} == {"counts", "predictions", "embeddings", "updates"}
+    trained = {"counts", "moments", "products", "predictions", "embeddings", "updates"}
+    assert {name for name, side in sides.items() if side == TRAIN} == trained
 
 
 def test_a_test_record_less_changes_nothing_but_the_evaluation(tmp_path: Path) -> None:

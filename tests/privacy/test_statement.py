@@ -70,7 +70,7 @@ def test_what_is_not_covered(tmp_path: Path) -> None:
     assert "declared public" not in simulation
     assert "Time:" in simulation
     assert "hyper-parameters chosen" in simulation
-    encrypted = lines(aggregation={"scheme": "bfv"})
+    encrypted = lines(aggregation={"scheme": "bfv", "masks": False})
     assert "All clients share one key" in encrypted
     seeded = {**GIVEN, **RATES, "dataset": "seeded"}
     assert "Seeded noise: whoever knows run.seed" in lines(run={"reproducible_noise": True}, privacy=seeded)
