@@ -95,7 +95,8 @@ KEYS = {
     "masks. Without them it is refused, but for runs that were begun so.",
     "privacy.smallest_cohort": "Another name of `aggregation.smallest_cohort`.",
     "privacy.evaluation_share": "How much of ε the evaluation may cost by itself. 1: all of it, from the account of "
-    "the test records: rows then name their side of the division, and a record pays for its own (embedding tracker).",
+    "the test records: rows then name their side of the division, and a record pays for its own (embedding tracker). "
+    "With records given from Python, whoever names 1 declares that each is on one side alone.",
     "privacy.sampling_rate": "DP-SGD: how likely a record is in a minibatch. Given, together with the next two, the "
     "whole plan is fixed before its first release; otherwise it follows from released counts, in a second phase.",
     "privacy.local_steps": "DP-SGD: steps a round. Default: with masks 1, on the sum of all clients' gradients, whose "

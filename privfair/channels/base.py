@@ -253,7 +253,8 @@ class PriceList:
     cell_counts: NDArray[np.int64]
     unit: Unit = Unit.RECORD
     cohort: Cohort | None = None  # of masked sums
-    sided: bool = False  # rows name the side of the division that they are about (`PrivateRun.sided`)
+    # of the division into training and test records; rows then name the side that they are about (`PrivateRun.sided`)
+    division: str = ""
 
     def in_shares(self, noise: NoiseInShares, price: Callable[[NoiseInShares], Event]) -> Event:
         """The event of a release with this noise; in shares under masks, also that of the client's own share alone.
@@ -273,8 +274,8 @@ class PriceList:
     def row(self, request: Request, event: Event, *, group: str = "", count: int = 1) -> Spend:
         """One row; where the run names sides, of the records of its channel's side alone."""
         side = channel_of(request).side
-        if self.sided and side and not group:
-            group = side_group(self.run, side)
+        if self.division and side and not group:
+            group = side_group(f"{self.run} {self.division}", side)
         return Spend(self.dataset, event, self.client, group, request.channel, self.run, round_of(request), count)
 
 

@@ -98,7 +98,9 @@ class FeaturesChannel(Channel[EmbeddingsRequest, Embeddings]):
             event = holder.in_shares(request.release, lambda noise: _client_event(noise, times))
             return (holder.row(request, event),)
         event = holder.in_shares(request.release, lambda noise: noise.event(holder.adjacency))
-        if holder.sided and request.cells.any():  # all groups pay alike, and a row has one group: here it is the side
+        if (
+            holder.division and request.cells.any()
+        ):  # all groups pay alike, and a row has one group: here it is the side
             cells = holder.cells
             return (holder.row(request, event, count=cells.attributes * cells.notion.sets_of_a_record),)
         rows = [holder.row(request, event, group=holder.labels[cell]) for cell in np.flatnonzero(request.cells)]

@@ -147,7 +147,10 @@ class PrivateRun:
         one side (`Channel.side`). Rows of single groups (shared scores) would have to name group and side.
         """
         c = self.config
+        from privfair.channels.base import registered  # which imports this module
+
         own = c.evaluation in ("gaussian", "laplace") and c.evaluation_share == 1
+        own = own and all(channel.side for channel in registered() if channel.phase != "on demand")
         records = self.adjacency is Adjacency.ADD_OR_REMOVE and self.unit is Unit.RECORD
         return own and records and not (self.noisy_sharing and self.work.embedding is None)
 

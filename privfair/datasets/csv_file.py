@@ -260,9 +260,11 @@ def _with_points(
     declared = declaration.columns or {}
     must = {name for name, column in declared.items() if isinstance(column, Numeric)}
     label = {roles.label} if declaration.task == "regression" else set()
-    must |= label
+    compared = compared_columns(roles.conditions, table)
+    # of a declared schema cell by cell: whether they are numbers must not depend on other records
+    must |= label | (set() if declaration.inferred else set(compared))
     rewritten = {}
-    for name in dict.fromkeys([*features, *compared_columns(roles.conditions, table), *label]):
+    for name in dict.fromkeys([*features, *compared, *label]):
         if name not in table or isinstance(declared.get(name), Categorical):
             continue
         values = table.column(name)

@@ -420,6 +420,10 @@ class Holder:
         self.name, self.folder, self.me = name, folder, names.index(name)
         self.federation = own_records(config, name) if federation is None else federation
         self.spec = RunSpec.of(deployed(config), self.federation.schema, len(names))
+        planner, named = self.spec.planner, "evaluation_share" in config.privacy.model_fields_set
+        if federation is not None and planner is not None and planner.sided and not named:
+            rule = "must be named where records are given: nobody knows whether each is on one side of the division"
+            raise InputError("privacy.evaluation_share", rule, None, "Name 0.05 in everybody's configuration.")
         self.config = config = self.spec.config
         if self.spec.planner is not None:
             self.spec.planner.require_delta()

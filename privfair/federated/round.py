@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from accountant.errors import InputError
+from accountant.errors import InputError, Refused
 from privfair.fairness.tracking import step_share
 from privfair.federated.exchange import (
     Absence,
@@ -275,10 +275,14 @@ def begin(server: Server) -> ServerState:
         release_plan = server.negotiator.settle([counts.get(k, nothing) for k in everyone])
         _require_enough(release_plan, server.sums.smallest)
         memory = server.algorithm.start(release_plan)
-        server.agree(release_plan)
-        release_plan = _with_moments(release_plan, server, exchange_log)
     except InputError as error:
         raise server.negotiator.ended(error) from None
+    server.agree(release_plan)
+    try:
+        release_plan = _with_moments(release_plan, server, exchange_log)
+    except InputError as error:
+        text = "The run ended before its first round; what was released until then is in the ledger (privfair audit)."
+        raise Refused(f"{text} {error}") from None
     uncounted = tuple(k for k in everyone if k not in counts)
     absent = (*exchange_log.absent, *server.sums.notes())
     return ServerState(0, server.model_holder.first(), release_plan, memory, uncounted, absent)

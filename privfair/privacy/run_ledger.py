@@ -187,6 +187,17 @@ def definition(config: Config, schema: Schema, notion: Notion | None) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def sides_of(config: Config) -> str:
+    """A digest of how records are divided into training and test records, for the names of the sides.
+
+    Sides of one run exclude each other because it divides the records once. A run that goes on with another seed or
+    fraction under the same name has other sides, and what a record pays on both divisions adds up.
+    """
+    options = {key: str(value) for key, value in config.data.options.items() if key in ("test", "id")}
+    text = json.dumps([config.run.seed, config.data.test_fraction, options], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
 def _require_same_partition(ledger: Ledger, dataset: str, run: str) -> None:
     """Raise unless all runs that ever spent from a budget divided the records alike."""
     others = {division_of(name) for name in ledger.runs(dataset)} - {division_of(run)}

@@ -61,9 +61,9 @@ from privfair.privacy.requirements import (
     require_private,
     require_separate,
 )
-from privfair.privacy.run_ledger import RunLedger, cell_labels, require_no_budget
+from privfair.privacy.run_ledger import RunLedger, cell_labels, require_no_budget, sides_of
 from privfair.run_names import beginning_of
-from privfair.runs.defaults import Choice, moments_plan, settle
+from privfair.runs.defaults import Choice, for_given, moments_plan, settle
 from privfair.runs.keys import Credentials, key_pair
 from privfair.secure_aggregation import (
     MODULI,
@@ -447,10 +447,12 @@ class RunSpec:
         if self.planner is None:
             raise ValueError("a run without privacy has no ledger")
         labels, how, unit = cell_labels(self.cells, self.schema), self.planner.adjacency, self.planner.unit
-        cohort, sided = self.planner.work.cohort, self.planner.sided
+        cohort, division = self.planner.work.cohort, sides_of(self.config) if self.planner.sided else ""
         counts = [self.cells.membership(data.train).sum(axis=0, dtype=np.int64) for data in holders]
         prices = [
-            PriceList(run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit, cohort, sided)
+            PriceList(
+                run_ledger.dataset, run_ledger.run, data.name, labels, self.cells, how, own, unit, cohort, division
+            )
             for data, own in zip(holders, counts, strict=True)
         ]
         ledger, run, fingerprint = run_ledger.ledger, run_ledger.run, run_ledger.fingerprint
@@ -622,7 +624,7 @@ def build(
     holders, steps = federation.clients, 1
     if config.federation.method == "centralized":
         holders, steps = _pooled(federation), most_steps(federation, config.federation.batch_size)
-    spec = RunSpec.of(config, federation.schema, len(holders), notion)
+    spec = RunSpec.of(for_given(config, federation), federation.schema, len(holders), notion)
     config = spec.config
     if credentials is None and begins:
         require_new(config)

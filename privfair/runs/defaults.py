@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from accountant.errors import InputError
 from privfair.config import MOST_RECORDS, RATES, Config
-from privfair.datasets.records import Schema
+from privfair.datasets.records import Federation, Schema
 from privfair.fairness.notions import Notion, notion_by_name
 from privfair.fairness.tracking import LAST_SHARE
 from privfair.mechanisms.moments import PRODUCTS_SHARE, MomentsPlan, columns_of, gaussian_budget
@@ -384,6 +384,17 @@ def _evaluation(config: Config, schema: Schema) -> tuple[str, str]:
     if privacy.epsilon is None and privacy.evaluation_noise is None:
         return "none", "neither privacy.epsilon nor privacy.evaluation_noise says how much noise it would have"
     return "gaussian", "without it nobody could say whether the model is fair: the verdict rests on it"
+
+
+def for_given(config: Config, federation: Federation) -> Config:
+    """The configuration for records that no loader of ours divided: the evaluation is not paid by one side alone.
+
+    Nobody knows whether a record that was given for training was given for testing as well, or what their division
+    looked at. Whoever names `privacy.evaluation_share = 1` declares that each record is on one side by itself.
+    """
+    if federation.loaded or not config.privacy.enabled or "evaluation_share" in config.privacy.model_fields_set:
+        return config
+    return with_keys(config, {"privacy.evaluation_share": config.privacy.evaluation_share})
 
 
 def _test_records_pay(config: Config) -> bool:

@@ -34,7 +34,7 @@ from privfair.federated.release_plan import Claim, ReleasePlan
 from privfair.privacy.forecast import count_spends, planned_spends
 from privfair.privacy.planner import Planner, PrivateCounts
 from privfair.privacy.requirements import require_decided, require_new
-from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_allowed, require_its_budget
+from privfair.privacy.run_ledger import budget_at_hand, cell_labels, require_allowed, require_its_budget, sides_of
 from privfair.runs.assembly import RunSpec
 from privfair.runs.folder import RunDirectory
 from privfair.util import FloatArray
@@ -112,7 +112,7 @@ class PlannedRun:
                     own,
                     unit,
                     planner.work.cohort,
-                    planner.sided,
+                    sides_of(config) if planner.sided else "",
                 )
                 for name, own in zip(clients, self.release_plan.cells, strict=True)
             ]

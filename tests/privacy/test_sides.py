@@ -11,13 +11,16 @@ import pytest
 
 import privfair
 from accountant.errors import InputError
+from accountant.events import Gaussian
 from accountant.ledger.ledger import Ledger
-from accountant.spending import TEST, TRAIN, side_group
+from accountant.spending import TEST, TRAIN, Spend, side_group
 from accountant.worst_case import released_epsilon
 from privfair.channels.base import registered
 from privfair.channels.counts import CountsChannel
+from privfair.config import Config
 from privfair.datasets.records import Federation
 from privfair.federated.messages import Counts
+from privfair.privacy.run_ledger import sides_of
 from tests.end_to_end.federations import toy
 
 PRIVACY = {"epsilon": 4.0, "sampling_rate": 0.5, "local_steps": 1, "evaluation_share": 1.0}
@@ -77,11 +80,12 @@ def test_either_side_may_have_all_of_epsilon_and_the_run_has_no_more(tmp_path: P
         (name,) = ledger.runs(ledger.datasets()[0].name)
         rows = [spend for _, spend in ledger.spends(run=name)]
     delta = result.privacy["delta"]
-    assert {row.group for row in rows} == {side_group(name, TRAIN), side_group(name, TEST)}
-    assert {row.channel for row in rows if row.group == side_group(name, TEST)} == {"evaluation"}
-    of = {
-        side: released_epsilon([r for r in rows if r.group == side_group(name, side)], delta) for side in (TRAIN, TEST)
-    }
+    sides = {side: next(row.group for row in rows if row.group.endswith(f"={side}")) for side in (TRAIN, TEST)}
+    division = sides[TRAIN].removeprefix(f"side in {name} ").removesuffix(f"={TRAIN}")
+    assert sides == {side: side_group(f"{name} {division}", side) for side in (TRAIN, TEST)}
+    assert {row.group for row in rows} == set(sides.values())
+    assert {row.channel for row in rows if row.group == sides[TEST]} == {"evaluation"}
+    of = {side: released_epsilon([r for r in rows if r.group == group], delta) for side, group in sides.items()}
     together = released_epsilon(rows, delta)
     assert together.pld == pytest.approx(max(of[TRAIN].pld, of[TEST].pld), rel=1e-9)
     assert result.privacy["epsilon"]["pld"] <= 4.0 * (1 + 1e-9)
@@ -103,3 +107,38 @@ def test_where_a_record_may_change_sides_both_are_paid_for(tmp_path: Path) -> No
                 dataset=toy(), privacy={**PRIVACY, **privacy}, fairness={"tracker": tracker}, federation={"rounds": 1},
                 run={"ledger": f"sqlite:///{tmp_path}/none.sqlite"},
             )  # fmt: skip
+
+
+def test_another_division_under_the_same_name_is_another_attribute_and_adds_up() -> None:
+    one, other = (Config.build({"run": {"seed": seed}}) for seed in (4, 5))
+    assert sides_of(one) != sides_of(other)
+    assert sides_of(one) != sides_of(Config.build({"run": {"seed": 4}, "data": {"test_fraction": 0.5}}))
+
+    def row(config: Config, side: str) -> Spend:
+        return Spend("d", Gaussian(1.0), "c", side_group(f"run {sides_of(config)}", side), "x", "run")
+
+    alone = released_epsilon([row(one, TRAIN)], 1e-5).rdp
+    twice = released_epsilon([row(one, TRAIN), row(one, TRAIN)], 1e-5).rdp
+    assert released_epsilon([row(one, TRAIN), row(one, TEST)], 1e-5).rdp == alone
+    assert released_epsilon([row(one, TRAIN), row(other, TEST)], 1e-5).rdp == pytest.approx(twice)
+
+
+def test_records_that_were_given_are_not_taken_for_divided(tmp_path: Path) -> None:
+    """The same records on both sides: nobody checks that, so both sides are paid for."""
+    data = toy(records=60)
+    twice = replace(data, clients=tuple(replace(client, test=client.train) for client in data.clients))
+    url = f"sqlite:///{tmp_path}/l.sqlite"
+    found = privfair.train(
+        dataset=twice, fairness={"target": 0.2}, privacy={"epsilon": 2.0}, federation={"rounds": 2}, run={"ledger": url}
+    )
+    with Ledger(url, create=False) as ledger:
+        (name,) = ledger.runs(ledger.datasets()[0].name)
+        rows = [spend for _, spend in ledger.spends(run=name)]
+    assert {row.group for row in rows if row.channel == "evaluation"} == {""}
+    assert found.privacy["epsilon"]["pld"] <= 2.0 * (1 + 1e-9)
+
+
+def test_a_channel_without_a_side_leaves_no_run_with_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountsChannel, "side", "")
+    with pytest.raises(InputError, match=r"privacy\.evaluation_share must be below 1"):
+        run(tmp_path / "run", toy(records=60))
