@@ -18,7 +18,7 @@ WHOLE = [("counts", None), ("predictions", 0), ("updates", 0), ("predictions", 1
 
 
 def test_two_rounds_of_the_demo_federation(tmp_path: Path) -> None:
-    made = trial(tmp_path, clients=4)
+    made = trial(tmp_path, clients=4, changes={"aggregation": {"masks": True}})
     with Federation(made.logs) as federation:
         for node in made.nodes:
             federation.admit(node)
