@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from privfair.datasets import load
 from privfair.datasets.assembly import held_out
+from privfair.datasets.csv_file import from_table
+from privfair.datasets.table import Table
 
 CONTENTS = st.lists(st.sampled_from([b"a", b"b", b"c", b"dd"]) | st.binary(max_size=4), max_size=12)
 
@@ -100,3 +102,32 @@ def test_the_split_is_the_same_on_every_machine() -> None:
     """Pinned: results of a seed must not change between versions."""
     tested = held_out([bytes([i]) for i in range(16)], seed=0, test_fraction=0.5)
     np.testing.assert_array_equal(np.flatnonzero(tested), [4, 7, 8, 9, 10, 15])
+
+
+def test_of_a_declared_schema_no_record_moves_another_one_or_its_sets() -> None:
+    """Whether an undeclared column that a set compares holds numbers is not decided by all records together."""
+    draw = np.random.default_rng(0)
+
+    def number(most: float) -> str:
+        return f"{draw.uniform(0, most):.3f}".replace(".", ",")
+
+    rows = [
+        [draw.choice(["n", "s"]), draw.choice(["f", "m"]), number(80), number(9000), "01"[n % 2]] for n in range(400)
+    ]
+    schema = {"numeric": {"age": [0, 100]}, "categories": {"sex": ["f", "m"], "branch": ["n", "s"]}}
+
+    def divided(rows: list[list[str]]) -> dict[tuple[str, bytes], tuple[str, bytes]]:
+        found = from_table(
+            Table(("branch", "sex", "age", "extra", "y"), rows), seed=0, test_fraction=0.25, label="y", sensitive="sex",
+            client="branch", features=["age"], conditions={"rich": "extra > 5000"}, schema=schema, decimal=",",
+        )  # fmt: skip
+        return {
+            (client.name, part.features[n].tobytes()): (side, part.conditions[n].tobytes())
+            for client in found.clients
+            for side, part in (("train", client.train), ("test", client.test))
+            for n in range(len(part))
+        }
+
+    before, after = divided(rows), divided([*rows, ["n", "f", "3,5", "abc", "1"]])
+    assert len({one[1] for one in before.values()}) == 2
+    assert {key: after[key] for key in before} == before
