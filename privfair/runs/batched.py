@@ -23,6 +23,7 @@ from privfair.fairness.notions import Notion
 from privfair.federated.exchange import Metered
 from privfair.privacy.ledger_gateway import settle
 from privfair.runs.assembly import Simulation, build
+from privfair.runs.defaults import with_keys
 from privfair.runs.loop import RunOutcome, SimulatedRun
 from privfair.util import one_thread
 
@@ -45,7 +46,9 @@ def build_stacked(
         name = f"{config.data.model_dump_json()} {config.run.seed}"
         if federation is None and name not in loaded:
             loaded[name] = load_configured(config)
-        simulation = build(config, federation or loaded[name], notion)
+        # masked sums are added up in the open here, whatever engine is configured, and their statement says so
+        open_sums = with_keys(config, {"run.engine": "stacked"}) if config.privacy.enabled else config
+        simulation = build(open_sums, federation or loaded[name], notion)
         for client in simulation.clients:
             share_tensors(client, shared)
         simulation.close()  # its ledger is opened again where needed

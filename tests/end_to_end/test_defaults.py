@@ -194,13 +194,14 @@ def test_a_cohort_that_would_not_be_safe_is_refused_and_not_left_without_masks()
 
 
 SUM: dict[str, Any] = {"fairness.tracker": "embedding"}
+SCORES: dict[str, Any] = {"fairness.tracker": "samples"}
 
 
 @pytest.mark.parametrize(
     ("flat", "counts", "steps", "rate"),
     [
         (SUM, "gaussian", 1, 1.0),
-        ({}, "laplace", 1, 1.0),  # scores: rates and weights follow from the counts of each client
+        (SCORES, "laplace", 1, 1.0),  # scores: rates and weights follow from the counts of each client
         ({"federation.method": "fedavg"}, "gaussian", 1, 1.0),
         ({**SUM, "privacy.local_steps": 1}, "gaussian", 1, 1.0),
         ({**SUM, "federation.learning_rate": 0.05}, "gaussian", 1, 0.05),
@@ -224,11 +225,11 @@ def test_counts_steps_and_step_size_follow_from_the_sums(
     ("flat", "words"),
     [
         (SUM, []),
-        ({}, ["Scores, and counts"]),
+        (SCORES, ["Scores, and counts"]),
         ({**SUM, "privacy.local_steps": 5}, ["every client adds all of their noise itself (privacy.local_steps = 5)"]),
         ({**SUM, "federation.local_optimizer": "adam"}, ["(federation.local_optimizer = adam)"]),
         ({**SUM, "privacy.distributed_noise": False}, ["(privacy.distributed_noise = false)"]),
-        ({"privacy.local_steps": 5}, ["(privacy.local_steps = 5)", "Scores, and counts"]),
+        ({**SCORES, "privacy.local_steps": 5}, ["(privacy.local_steps = 5)", "Scores, and counts"]),
         ({"aggregation.masks": False}, []),
     ],
 )  # fmt: skip
@@ -243,7 +244,7 @@ def test_what_has_its_whole_noise_under_masks_is_said(flat: dict[str, Any], word
     [
         ({**SUM, "run.engine": "flower"}, True),
         ({**SUM, "run.engine": "flower", "federation.clients_per_round": 4}, False),
-        ({"run.engine": "flower", "federation.clients_per_round": 4}, True),  # scores are no sum
+        ({**SCORES, "run.engine": "flower", "federation.clients_per_round": 4}, True),  # scores are no sum
         ({**SUM, "federation.clients_per_round": 4}, False),
     ],
 )

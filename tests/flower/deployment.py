@@ -82,10 +82,11 @@ def trial(folder: Path, clients: int = 3, changes: Mapping[str, Mapping[str, Any
     tables["federation"]["rounds"] = 2
     tables["run"] = {"clients": list(names), "deadline": LIMIT, "wait": LIMIT}
     for section, values in (changes or {}).items():
-        tables.setdefault(section, {}).update(values)
+        merged = {**tables.get(section, {}), **values}
+        tables[section] = {key: value for key, value in merged.items() if value is not None}  # None: without this key
     encrypted = tables["aggregation"].get("scheme") != "plain"
     if encrypted:
-        new_keys("bfv").save(folder / "keys")
+        new_keys(tables["aggregation"].get("scheme", "bfv")).save(folder / "keys")
     tables["aggregation"].setdefault("masks", False)
     if encrypted:
         tables["aggregation"]["identities"] = {name: new_identity(folder / "keys" / name) for name in names}

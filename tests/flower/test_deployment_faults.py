@@ -140,7 +140,7 @@ def test_with_masks_a_killed_holder_and_a_killed_server_cost_no_sum(tmp_path: Pa
     changes = {
         "aggregation": {"scheme": "masked", "masks": True},
         "fairness": {"tracker": "embedding"},
-        "privacy": {"epsilon": 3.0},
+        "privacy": {"epsilon": 3.0, "prediction_rate": None},
         "federation": {"rounds": 3},
     }
     made = trial(tmp_path, changes=changes)

@@ -48,7 +48,7 @@ def test_the_same_model_and_history(tmp_path: Path, engine: str, scheme: dict[st
 
 @pytest.mark.slow
 def test_a_private_simulation_is_stated_as_any_other(tmp_path: Path) -> None:
-    ledger = {"run": {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite"}}
+    ledger = {"run": {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite", "wait": 400.0}}  # the actors load slowly
     privacy = {"epsilon": 8.0, "sampling_rate": 0.5, "prediction_rate": 0.5, "min_count": 1, "delta": 1e-3}
     found = privfair.train(tree("flower-simulation", {"privacy": privacy}, ledger), out=tmp_path / "run")
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
