@@ -161,8 +161,8 @@ def test_with_masks_a_killed_holder_and_a_killed_server_cost_no_sum(tmp_path: Pa
 
         run = federation.submit(made.server, made.out)
         steps = in_order(
-            Step(has_paid(made, "client-2", "updates", 0), holder_dies),
-            Step(has_paid(made, "client-3", "updates", 1), server_dies),
+            Step(has_paid(made, "client-2", "embeddings", 1), holder_dies),  # they leave with the updates of round 0
+            Step(has_paid(made, "client-3", "embeddings", 2), server_dies),
         )
         with pytest.raises(ServerKilled):
             wait(federation, run, made.out, steps)
