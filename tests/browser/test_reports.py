@@ -192,8 +192,7 @@ def test_the_keyboard_reaches_everything_in_order(pages: dict[str, Path], visit:
     assert page.locator(".skip").bounding_box()["y"] >= 0
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "content"
-    page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
-    page.reload()
+    page = visit(pages["private"])  # anew: after a jump to a part of the page, Tab goes on from there
     tops, kinds = [], []
     for _ in range(80):
         page.keyboard.press("Tab")
