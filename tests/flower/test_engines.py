@@ -50,12 +50,16 @@ def test_the_same_model_and_history(tmp_path: Path, engine: str, scheme: dict[st
 def test_a_private_simulation_is_stated_as_any_other(tmp_path: Path) -> None:
     ledger = {"run": {"ledger": f"sqlite:///{tmp_path}/ledger.sqlite", "wait": 400.0}}  # the actors load slowly
     privacy = {"epsilon": 8.0, "sampling_rate": 0.5, "prediction_rate": 0.5, "min_count": 1, "delta": 1e-3}
-    found = privfair.train(tree("flower-simulation", {"privacy": privacy}, ledger), out=tmp_path / "run")
+    alone = {"privacy": privacy, "aggregation": {"masks": False}}  # rosters of masks are rows, too
+    found = privfair.train(tree("flower-simulation", alone, ledger), out=tmp_path / "run")
     stated = json.loads((tmp_path / "run" / "privacy.json").read_text())
     assert stated["private"]
     assert 0 < stated["epsilon"]["pld"] <= 8.0
     assert set(stated["by_client"]) == set(found.metrics["data"]["clients"])
-    assert stated["ledger"]["rows"] == 3 * (1 + 2 * 3)  # counts, and in both rounds scores of two groups and an update
+    assert set(stated["by_channel"]) == {"counts", "predictions", "updates", "evaluation"}
+    assert stated["ledger"]["rows"] == 3 * (
+        1 + 2 * 3 + 1
+    )  # counts, two rounds of 2 groups' scores and 1 update, a test
 
 
 @pytest.mark.slow
