@@ -9,6 +9,7 @@ later release of what depends on scaled features. Each price holds for any scali
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,13 +43,13 @@ class _SumChannel(Channel[Any, Any]):
     which: ClassVar[int]
     sampling: ClassVar[str]
 
+    @abstractmethod
     def release(self, release_plan: ReleasePlan) -> SumRelease | None:
         """How this sum is released in these terms; None: not at all."""
-        raise NotImplementedError
 
+    @abstractmethod
     def vectors(self, request: Any, features: NDArray[np.float32]) -> FloatArray:
         """What each of these records adds to the sum, before it is cut and rounded."""
-        raise NotImplementedError
 
     def _whole(self, request: Any, client: Client) -> NDArray[np.int64]:
         """The sum over the client's training records, in whole numbers."""

@@ -196,8 +196,8 @@ STYLES = {"met": "bold green", "not met": "bold red", "cannot tell": "bold yello
 def print_verdict(console: Console, verdict: dict[str, Any]) -> None:
     """The verdict in one sentence, what it rests on, and how often these data were asked before."""
     answer = verdict["answer"]
-    told = "" if answer is None else f"Verdict: {answer}. "
-    console.print(f"{told}{verdict['sentence']}", style=STYLES.get(answer, "bold"), markup=False)
+    lead = "" if answer is None else f"Verdict: {answer}. "
+    console.print(f"{lead}{verdict['sentence']}", style=STYLES.get(answer, "bold"), markup=False)
     if verdict["basis"] == "released":
         console.print("It rests on released counts of test records, with their noise.", style="dim", markup=False)
     if verdict["earlier"]:

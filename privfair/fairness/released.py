@@ -69,14 +69,14 @@ def released_verdict(
     notion = cells.notion.name
     if not replies or noise is None:
         reason = otherwise or "no counts of test records were released (privacy.evaluation)"
-        return told(impossible(target, reason), notion, warnings)
+        return reported(impossible(target, reason), notion, warnings)
     counted = released_decisions(replies, schema, noise, notion)
     if not counted:
         reason = f"the conditioning sets of {notion} are not in the released counts, which are by group and label"
-        return told(impossible(target, reason), notion, warnings)
+        return reported(impossible(target, reason), notion, warnings)
     if not warnings and perhaps_constant(replies, schema, noise):
         warnings = [f"{SAME}, as far as the released counts show: one of the two decisions is not told from noise."]
-    return told(verdict(counted, target), notion, warnings)
+    return reported(verdict(counted, target), notion, warnings)
 
 
 def perhaps_constant(replies: Sequence[tuple[NDArray[np.int64], ...]], schema: Schema, noise: CountNoise) -> bool:
@@ -86,7 +86,7 @@ def perhaps_constant(replies: Sequence[tuple[NDArray[np.int64], ...]], schema: S
     return bool(by_decision.min() <= 2 * np.sqrt(variance))
 
 
-def told(found: Verdict, notion: str, warnings: Sequence[str]) -> dict[str, Any]:
+def reported(found: Verdict, notion: str, warnings: Sequence[str]) -> dict[str, Any]:
     """The verdict as plain values, with its sentence; a model that is of no use is named as such."""
     useless = next((w for w in warnings if w.startswith((SAME, DIVERGED))), None)
     if useless is not None:

@@ -22,7 +22,7 @@ from privfair.fairness.metrics import (
     root_mean_squared_error,
     unfairness,
 )
-from privfair.fairness.released import released_figures, released_verdict, told
+from privfair.fairness.released import released_figures, released_verdict, reported
 from privfair.fairness.tracking import out_of_reach
 from privfair.fairness.verdict import impossible, interval, verdict
 from privfair.mechanisms.entropy import stream
@@ -118,14 +118,14 @@ def _verdict(outcome: RunOutcome, warnings: list[str]) -> dict[str, Any]:
         found = released_verdict(replies, schema, noise, cells, target, warnings, why_no_verdict(config, schema.task))
         return {**found, "basis": "released", "earlier": len(earlier)}
     if simulation.evaluator is None:
-        found = told(impossible(target, "data with a budget show no exact figures"), cells.notion.name, warnings)
+        found = reported(impossible(target, "data with a budget show no exact figures"), cells.notion.name, warnings)
         return {**found, "basis": "none", "earlier": None}
     test = simulation.evaluator.predicted("test")
     counted = decisions(test, schema, cells) if len(test.records) else []
     reason = "there are no test records" if not len(test.records) else why_no_verdict(config, schema.task)
     reason = reason or f"{cells.notion.name} compares losses, not decisions"
     exact = verdict(counted, target) if counted else impossible(target, reason)
-    return {**told(exact, cells.notion.name, warnings), "basis": "exact", "earlier": None}
+    return {**reported(exact, cells.notion.name, warnings), "basis": "exact", "earlier": None}
 
 
 def _warnings(outcome: RunOutcome) -> list[str]:
